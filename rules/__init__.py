@@ -1,0 +1,1 @@
+"""The pure engine: rules in TOML, events in, decisions out. No I/O and no clock."""
