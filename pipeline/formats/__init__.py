@@ -1,0 +1,1 @@
+"""Pure parsers, one module per format that a run writes."""
