@@ -1,0 +1,244 @@
+"""The life cycle of alerts: hits are counted, a rule holds for a subject, fires, and resolves."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pipeline.alerts import SEVERITIES, AlertChanged, Severity
+from rules import conditions
+from rules.facts import template
+from rules.incidents import Incidents
+from rules.state import Cell, Records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pipeline.alerts import Component, Decision, Evidence, Health
+    from rules.facts import Fact
+    from rules.model import Rule
+    from rules.rulebook import Rulebook
+    from rules.state import Run, State
+
+FOLDED = timedelta(seconds=1)
+"""The same record from another rank or process, no later than this, is one fact."""
+EVIDENCE = 5
+
+
+class Alerts:
+    """What fires, and what may fire yet."""
+
+    def __init__(self, state: State, book: Rulebook, run: Run, say: Callable[[Decision], None]) -> None:
+        self._state, self._book, self._run, self._say = state, book, run, say
+        self.incidents = Incidents(state, book, say)
+        self._firing = {key for key, cell in state.every(Cell) if cell.severity is not None}
+
+    def admits(self, rule: Rule, time: datetime) -> bool:
+        """
+        Tell whether the rule looks at what happened at *time*, in the phase the run is in.
+
+        After a failure only what happened before it counts, as evidence of what
+        caused it: what dies later is torn down with the rest.
+        """
+        run = self._run
+        late = run.phase == "failed" and time <= run.phase_since and self.incidents.any_open
+        return run.phase in rule.during or late
+
+    def hit(self, rule: Rule, fact: Fact, at: datetime, counted: Sequence[bool] | None = None) -> None:
+        """Count a fact that the rule's trigger matches; *counted* tells for which escalations, all without it."""
+        if not self.admits(rule, fact.time):
+            return
+        key, cell = self._cell(rule, fact)
+        if rule.on.log is not None and self._repeats(cell, fact, at):
+            return
+        for i, hits in enumerate(cell.hits):
+            if hits is not None and (counted is None or counted[i]):
+                hits.add(at)
+        self._add_total(cell, at)
+        cell.count += 1
+        cell.last_hit = at
+        cell.fields = {name: value[:200] for name, value in fact.labels.items()}
+        self._keep(key, fact.evidence)
+        conditions.note_share(rule, cell, at)
+        held = conditions.severity_on_hit(rule, cell, at)
+        self.settle(key, rule, cell, at, held)
+
+    def value(self, rule: Rule, fact: Fact, at: datetime, step: int, value: float) -> None:
+        """Count a metric's value of a step; one that comes again, from another file, counts once."""
+        counted = [escalation.is_hit(value) for escalation in rule.escalate]
+        if not any(counted):
+            self.other(rule, fact, at)
+            return
+        known = self._state.get(Cell, self.key(rule, fact))
+        if known is None or known.number != step:
+            self.hit(rule, fact, at, counted)
+            if (cell := self._state.get(Cell, self.key(rule, fact))) is not None:
+                cell.number = step
+
+    def other(self, rule: Rule, fact: Fact, at: datetime) -> None:
+        """Count a fact of the trigger's kind that is no hit."""
+        key = self.key(rule, fact)
+        fractions = any(e.fraction is not None for e in rule.escalate)
+        if not self.admits(rule, fact.time) or not (fractions or key in self._state.rows):
+            return
+        key, cell = self._cell(rule, fact)
+        self._add_total(cell, at)
+        cell.last_other = at
+        conditions.note_share(rule, cell, at)
+        self.settle(key, rule, cell, at, None)
+
+    def settle(self, key: str, rule: Rule, cell: Cell, at: datetime, held: Severity | None) -> None:
+        """Fire or raise what holds, resolve what has cleared, and set the timer for what time alone will change."""
+        if held is not None and (cell.severity is None or SEVERITIES.index(held) > SEVERITIES.index(cell.severity)):
+            self._fire(key, rule, cell, at, held)
+        if cell.severity is None:
+            cell.due = conditions.forgotten_at(rule, cell)
+        else:
+            cell.due = conditions.clears_at(rule, cell)
+            if cell.due is not None and cell.due <= at and held is None:
+                self.resolve(key, at)
+                return
+        self._state.put(key, cell)
+
+    def timer(self, key: str, cell: Cell, at: datetime, *, blind: bool) -> None:
+        """Take what falls due: an alert that cleared, or a subject that nothing more was heard of."""
+        rule = self._book.rules.get(cell.rule)
+        if rule is None or (cell.severity is None and conditions.forgotten_at(rule, cell) <= at):
+            self.forget(key)
+        elif blind:  # what is not seen does not resolve
+            self._state.put(key, cell)
+        else:
+            conditions.note_share(rule, cell, at)
+            self.settle(key, rule, cell, at, None)
+
+    def lasts(self, rule: Rule, fact: Fact, at: datetime, held: Severity | None, due: datetime | None) -> None:
+        """Keep a state that lasts: absence, blindness."""
+        key, cell = self._cell(rule, fact)
+        if held is not None and (cell.severity is None or SEVERITIES.index(held) > SEVERITIES.index(cell.severity)):
+            cell.last_hit = at
+            cell.fields = fact.labels
+            self._keep(key, fact.evidence)
+            self._fire(key, rule, cell, at, held)
+        cell.due = due
+        self._state.put(key, cell)
+
+    def resolve(self, key: str, at: datetime) -> None:
+        """Resolve what fires under *key*, and begin anew."""
+        cell = self._state.get(Cell, key)
+        rule = self._book.rules.get(cell.rule) if cell else None
+        if cell is not None and rule is not None and cell.severity is not None:
+            self._alert(key, rule, cell, at, firing=False)
+            self.forget(key)
+            self.incidents.resolved(cell.incident, key, at)
+        else:
+            self.forget(key)
+
+    def resolve_all(self, at: datetime) -> None:
+        """Resolve everything, and forget what was counted."""
+        for key, _ in self._state.every(Cell):
+            self.resolve(key, at)
+
+    def forget(self, key: str) -> None:
+        """Drop a subject."""
+        self._firing.discard(key)
+        self._state.drop(key)
+        self._state.drop(f"evidence|{key}")
+
+    def rearm(self, at: datetime) -> None:
+        """Set the timers of what fires anew, after a time in which it could not be seen."""
+        for key in sorted(self._firing):
+            cell = self._state.get(Cell, key)
+            rule = self._book.rules.get(cell.rule) if cell else None
+            if cell is not None and rule is not None and cell.due is None:
+                self.settle(key, rule, cell, at, None)
+
+    def fires(self, rule: Rule, fact: Fact) -> bool:
+        """Tell whether the rule fires for the fact's subject."""
+        return self.key(rule, fact) in self._firing
+
+    def key(self, rule: Rule, fact: Fact) -> str:
+        """Return the key of the rule and the fact's subject."""
+        return _key(rule, rule.component or fact.component, _subject(rule, fact))
+
+    def healths(self) -> list[Health]:
+        """Return what each alert that fires makes of the run's health."""
+        cells = [cell for key in self._firing if (cell := self._state.get(Cell, key)) is not None]
+        return [self._book.rules[c.rule].health for c in cells if c.severity != "info" and c.rule in self._book.rules]
+
+    def _cell(self, rule: Rule, fact: Fact) -> tuple[str, Cell]:
+        key = self.key(rule, fact)
+        cell = self._state.get(Cell, key)
+        if cell is None:
+            component, labels = rule.component or fact.component, _subject(rule, fact)
+            hits, totals = conditions.windows(rule), conditions.windows(rule, fractions=True)
+            cell = Cell(rule=rule.name, component=component, labels=labels, hits=hits, totals=totals)
+        return key, cell
+
+    def _add_total(self, cell: Cell, at: datetime) -> None:
+        for total in cell.totals:
+            if total is not None:
+                total.add(at)
+
+    def _repeats(self, cell: Cell, fact: Fact, at: datetime) -> bool:
+        """Tell whether another rank or process said the same a moment ago."""
+        folded, by = template(fact.text), fact.by
+        repeats = folded == cell.template and by != cell.template_by and at - cell.template_at <= FOLDED
+        if not repeats:
+            cell.template, cell.template_at, cell.template_by = folded, at, by
+        return repeats
+
+    def _keep(self, key: str, evidence: Evidence) -> None:
+        key = f"evidence|{key}"
+        row = self._state.get(Records, key) or Records()
+        row.records = [*row.records[:1], *row.records[1:][-(EVIDENCE - 2) :], evidence]
+        self._state.put(key, row)
+
+    def _fire(self, key: str, rule: Rule, cell: Cell, at: datetime, severity: Severity) -> None:
+        cell.severity, cell.fired = severity, cell.fired or at
+        self._firing.add(key)
+        self._state.put(key, cell)
+        cell.incident = self.incidents.place(key, rule, cell, at, self._run)
+        self._alert(key, rule, cell, at, firing=True)
+        self.incidents.revise(cell.incident, at)
+
+    def _alert(self, key: str, rule: Rule, cell: Cell, at: datetime, *, firing: bool) -> None:
+        evidence = self._state.get(Records, f"evidence|{key}")
+        self._say(
+            AlertChanged(
+                time=at,
+                rule=rule.name,
+                failure_mode=rule.failure_mode,
+                component=cell.component,
+                severity=cell.severity or "info",
+                state="firing" if firing else "resolved",
+                incident=cell.incident,
+                summary=summary(rule, cell, at),
+                evidence=list(evidence.records) if evidence else [],
+            )
+        )
+
+
+class _Figures(dict[str, object]):
+    """What a summary can name; what is not known is shown as a question mark."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def summary(rule: Rule, cell: Cell, at: datetime) -> str:
+    """Return the rule's summary with its figures filled in."""
+    figures = _Figures(cell.fields | cell.labels | {"component": cell.component, "count": cell.count})
+    if (found := conditions.share(cell, at)) is not None and found[1]:
+        figures |= {"hits": found[0], "total": found[1], "fraction": found[0] / found[1]}
+    try:
+        return rule.summary.format_map(figures)
+    except (ValueError, TypeError, AttributeError, LookupError):
+        return rule.summary
+
+
+def _subject(rule: Rule, fact: Fact) -> dict[str, str]:
+    return {name: fact.labels.get(name, "")[:200] for name in rule.on.per}
+
+
+def _key(rule: Rule, component: Component, labels: dict[str, str]) -> str:
+    return "|".join(("cell", rule.name, component, *(f"{name}={value}" for name, value in sorted(labels.items()))))

@@ -1,0 +1,121 @@
+"""When a rule holds for a subject, and when it ceases to: pure questions to a cell."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pipeline.alerts import SEVERITIES, Severity
+from rules.model import Clear, Escalation, Rule
+from rules.pattern import Duration
+from rules.windows import Buckets
+
+if TYPE_CHECKING:
+    from rules.state import Cell
+
+QUIET = Clear(quiet=Duration("15m"))
+_FORGOTTEN_S = 3600.0
+
+
+def span_s(escalation: Escalation) -> float | None:
+    """Return how far back an escalation looks, in seconds; `None` if it counts nothing."""
+    if escalation.growing is not None and escalation.within is not None:
+        return escalation.within * (escalation.growing + 1)
+    if escalation.fraction is not None:
+        return escalation.over
+    return escalation.within
+
+
+def windows(rule: Rule, *, fractions: bool = False) -> list[Buckets | None]:
+    """Return empty windows for a rule's escalations, or only for its fractions."""
+    made: list[Buckets | None] = []
+    for escalation in rule.escalate:
+        span = span_s(escalation) if not fractions or escalation.fraction is not None else None
+        made.append(None if span is None else Buckets.over(span))
+    return made
+
+
+def clearing(rule: Rule) -> Clear | None:
+    """Return when a rule's alerts resolve; `None` if what began them has to end."""
+    if rule.clear is not None:
+        return rule.clear
+    if rule.on.kind in ("absence", "blind"):
+        return None
+    if rule.on.kind == "process":
+        return Clear(attempt=True)
+    fractions = [e.fraction for e in rule.escalate if e.fraction is not None]
+    return Clear(fraction=min(fractions) / 2, for_=Duration("10m")) if fractions else QUIET
+
+
+def share(cell: Cell, at: datetime) -> tuple[int, int] | None:
+    """Return hits and all of the first window that measures a fraction."""
+    for hits, totals in zip(cell.hits, cell.totals, strict=True):
+        if hits is not None and totals is not None:
+            return hits.total(at), totals.total(at)
+    return None
+
+
+def severity_on_hit(rule: Rule, cell: Cell, at: datetime) -> Severity | None:
+    """Return how severely the rule holds now that it was hit; `None` if it does not."""
+    held = [e.severity for i, e in enumerate(rule.escalate) if _holds(e, i, cell, at)]
+    return max(held, key=SEVERITIES.index, default=None)
+
+
+def _holds(escalation: Escalation, i: int, cell: Cell, at: datetime) -> bool:
+    hits, totals = cell.hits[i], cell.totals[i]
+    if escalation.immediately:
+        return True
+    if hits is None:
+        return False
+    if escalation.persistent is not None:
+        return hits.total(at) >= escalation.persistent
+    if escalation.growing is not None and escalation.within is not None:
+        counts = hits.spans(at, escalation.within, escalation.growing + 1)
+        return all(before < after for before, after in pairwise(counts))
+    if escalation.fraction is not None and totals is not None:
+        of = totals.total(at)
+        return of >= (escalation.at_least or 1) and hits.total(at) >= escalation.fraction * of
+    return False
+
+
+def lasted(rule: Rule, since: datetime, at: datetime) -> tuple[Severity | None, datetime | None]:
+    """Return how severely a state that began at *since* holds at *at*, and when that may change."""
+    starts = [(since + timedelta(seconds=e.for_), e.severity) for e in rule.escalate if e.for_ is not None]
+    held = [severity for start, severity in starts if start <= at]
+    return max(held, key=SEVERITIES.index, default=None), min((s for s, _ in starts if s > at), default=None)
+
+
+def note_share(rule: Rule, cell: Cell, at: datetime) -> None:
+    """Note since when the share is low enough to clear; too small a sample changes nothing."""
+    clear, found = clearing(rule), share(cell, at)
+    if clear is None or clear.fraction is None or found is None:
+        return
+    hits, of = found
+    if of < min(e.at_least or 1 for e in rule.escalate if e.fraction is not None):
+        return
+    if hits >= clear.fraction * of:
+        cell.since = None
+    elif cell.since is None:
+        cell.since = at
+
+
+def clears_at(rule: Rule, cell: Cell) -> datetime | None:
+    """Return when a firing alert resolves, as things stand; `None` if time alone does not do it."""
+    clear = clearing(rule)
+    if clear is None or cell.last_hit is None:
+        return None
+    if clear.fraction is not None and clear.for_ is not None:
+        return None if cell.since is None else cell.since + timedelta(seconds=clear.for_)
+    if clear.quiet is not None:
+        if rule.on.metric and (cell.last_other is None or cell.last_other < cell.last_hit):
+            return None  # a value that no longer comes is not a good one
+        return cell.last_hit + timedelta(seconds=clear.quiet)
+    return None
+
+
+def forgotten_at(rule: Rule, cell: Cell) -> datetime:
+    """Return when a cell that does not fire can be dropped, should nothing more come."""
+    latest = max((t for t in (cell.last_hit, cell.last_other) if t is not None), default=cell.template_at)
+    reach = max((span or 0.0 for e in rule.escalate if (span := span_s(e)) is not None), default=0.0)
+    return latest + timedelta(seconds=reach + _FORGOTTEN_S)

@@ -1,0 +1,251 @@
+"""
+The engine: a pure function of the rules and the events in their order.
+
+Live, replay, rule tests and recovery after a crash run this very code. It has
+no clock but the events': the greatest time of any event applied so far. Before
+an event beyond the clock is applied, every timer due by then fires at its own
+deadline, so that more or fewer ticks change no decision.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pipeline.alerts import Decision, Health, HealthChanged, Summary, worst_health
+from pipeline.events import (
+    EPOCH,
+    AttemptBegun,
+    Event,
+    HostLine,
+    LogRecord,
+    Marker,
+    Metrics,
+    ProcessState,
+    Rollout,
+    RunConfigured,
+    Sample,
+    ScrapeFailed,
+    SourceState,
+)
+from rules import facts
+from rules.alerting import Alerts
+from rules.phases import Phases
+from rules.progress import Progress
+from rules.sources import Sources
+from rules.state import Cell, Copies, Process, Run, State, push
+from rules.triggers import matches_log, matches_process, matches_rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from rules.facts import Fact
+    from rules.rulebook import Rulebook
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a batch of events led to."""
+
+    decisions: list[Decision]
+    changed: dict[str, bytes | None]
+    """Encoded rows of the state; `None` for one that is gone."""
+
+
+class Engine:
+    """Events in, decisions out. *rows* go on from where an engine with the same rules stopped."""
+
+    def __init__(self, book: Rulebook, rows: dict[str, bytes] | None = None) -> None:
+        self._book, self._state = book, State(rows)
+        self._run = self._state.get(Run, "run") or Run()
+        self._decisions: list[Decision] = []
+        say = self._decisions.append
+        self._alerts = Alerts(self._state, book, self._run, say)
+        self._progress = Progress(self._state, book, self._run, self._alerts)
+        self._phases = Phases(self._state, book, self._run, self._alerts, self._progress)
+        self._sources = Sources(self._state, book, self._alerts)
+
+    @property
+    def clock(self) -> datetime:
+        """The greatest time of any event applied."""
+        return self._run.clock
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any event has been applied."""
+        return self._run.began != EPOCH
+
+    def apply(self, events: Iterable[Event]) -> Outcome:
+        """Apply events in their order; return what they led to since the last call."""
+        for event in events:
+            if event.time > self.clock:
+                self._advance(event.time)
+            self._take(event)
+            self._say_health()
+        decisions = list(self._decisions)
+        self._decisions.clear()
+        return Outcome(decisions, self._state.changes())
+
+    def summary(self) -> Summary:
+        """Return the run as it stands."""
+        config = self._run.config
+        return Summary(
+            time=self.clock,
+            health=self._run.health or "Healthy",
+            phase=self._run.phase,
+            step=self._run.step,
+            max_steps=config.max_steps if config else None,
+            incidents=self._alerts.incidents.summaries(),
+        )
+
+    def _advance(self, until: datetime) -> None:
+        """Fire every timer due by then, each at its own deadline."""
+        while (timer := self._state.due(until)) is not None:
+            deadline, key = timer
+            self._run.clock = max(deadline, self.clock)
+            cell = self._state.get(Cell, key)
+            if cell is not None:
+                self._fall_due(key, cell)
+                self._say_health()
+        self._run.clock = until
+        self._state.put("run", self._run)
+
+    def _fall_due(self, key: str, cell: Cell) -> None:
+        rule = self._book.rules.get(cell.rule)
+        kind = rule.on.kind if rule else ""
+        blind = self._sources.blind(kind)
+        if rule is not None and kind == "absence":
+            self._progress.overdue(rule, self.clock, blind=blind)
+        elif rule is not None and kind == "blind":
+            self._sources.lasting(rule, cell.labels.get("source", ""), self.clock)
+        else:
+            self._alerts.timer(key, cell, self.clock, blind=blind)
+
+    def _take(self, event: Event) -> None:  # noqa: C901 - one case for each kind of event
+        at = self.clock
+        if self._run.began == EPOCH:
+            self._run.began = self._run.phase_since = at
+            self._progress.begin(at)
+        match event:
+            case AttemptBegun():
+                self._begin(event, at)
+            case RunConfigured():
+                self._run.config = event
+            case LogRecord():
+                if event.attempt is None or event.attempt >= self._run.attempt:
+                    self._text(facts.of_log(event, self._book), at)
+            case HostLine():
+                self._text(facts.of_host(event, self._book), at)
+            case Metrics():
+                self._metrics(event, at)
+            case Rollout():
+                self._rollout(event, at)
+            case Marker():
+                self._moved("marker", event.kind, event.number, at)
+            case ProcessState():
+                self._process(event, at)
+            case SourceState() | ScrapeFailed() | Sample():
+                self._sources.take(event, at)
+            case _:
+                pass  # what only passes time, or concerns delivery
+
+    def _begin(self, event: AttemptBegun, at: datetime) -> None:
+        """Begin an attempt: everything but the run's step and its numbering starts anew."""
+        run = self._run
+        if (event.number, event.identity) == (run.attempt, run.identity):
+            return
+        self._alerts.resolve_all(at)
+        gone = [key for key, process in self._state.every(Process) if not process.running]
+        for key in [*gone, *(key for key, _ in self._state.every(Copies))]:
+            self._state.drop(key)
+        run.attempt, run.identity, run.began = event.number, event.identity, at
+        run.phase, run.phase_since, run.milestones, run.stages = "starting", at, {}, {}
+        self._progress.begin(at)
+
+    def _text(self, fact: Fact | None, at: datetime) -> None:
+        """Take a line of text: rules first, since a line that ends the run may say why."""
+        if fact is None or self._is_copy(fact):
+            return
+        milestones, rules = self._book.matches(fact.text, fact.component)
+        for rule in rules:
+            captured = matches_log(rule, fact)
+            if captured is not None:
+                self._alerts.hit(rule, msgspec.structs.replace(fact, labels=fact.labels | captured), at)
+        for milestone in milestones:
+            self._passed(milestone.name, at)
+
+    def _is_copy(self, fact: Fact) -> bool:
+        """Tell whether another file of its group has brought this record already."""
+        if fact.copies is None:
+            return False
+        key, digest = f"copies|{fact.copies}", fact.digest()
+        row = self._state.get(Copies, key) or Copies()
+        if digest in row.recent:
+            return True
+        push(row.recent, digest)
+        self._state.put(key, row)
+        return False
+
+    def _passed(self, milestone: str, at: datetime) -> None:
+        self._progress.passed(milestone, at)
+        self._phases.passed(milestone, at)
+
+    def _moved(self, event: str, of: str, number: int, at: datetime) -> None:
+        for clock in self._book.clocks:
+            if clock.event == event and clock.of in ("", of):
+                if clock.is_step:
+                    self._run.step = number
+                self._progress.moved(clock, number, at)
+                if clock.is_step or clock.name not in self._run.milestones:
+                    self._phases.passed(clock.name, at)
+
+    def _metrics(self, event: Metrics, at: datetime) -> None:
+        component = self._book.components.writer.get(event.writer)
+        if event.completes:
+            self._moved("metrics", event.writer, event.step, at)
+        if component is None:
+            return
+        for name, value in event.values.items():
+            for rule in self._book.of_metric(name):
+                fact = facts.of_metric(event, name, value, component)
+                self._alerts.value(rule, fact, at, event.step, value)
+
+    def _rollout(self, event: Rollout, at: datetime) -> None:
+        component = self._book.components.rollout
+        self._moved("rollout", event.kind, event.step, at)
+        if component is None or event.cancelled:
+            return
+        fact = facts.of_rollout(event, component)
+        for rule in self._book.by_trigger["rollout"]:
+            hit = matches_rollout(rule, event)
+            if hit is not None:
+                (self._alerts.hit if hit else self._alerts.other)(rule, fact, at)
+
+    def _process(self, event: ProcessState, at: datetime) -> None:
+        component = self._book.components.role.get(event.role)
+        if component is not None:
+            fact = facts.of_process(event, component)
+            for rule in self._book.by_trigger["process"]:
+                if matches_process(rule, event):
+                    self._alerts.hit(rule, fact, at)
+        self._phases.process(event, at)
+
+    def _say_health(self) -> None:
+        """Say health and phase if either has changed."""
+        run = self._run
+        health = self._health()
+        if (health, run.phase) != (run.health, run.said):
+            run.health, run.said = health, run.phase
+            self._state.put("run", run)
+            self._decisions.append(HealthChanged(time=self.clock, health=health, phase=run.phase))
+
+    def _health(self) -> Health:
+        run = self._run
+        if run.phase == "finished":
+            return "Healthy"
+        if run.phase == "failed":
+            return "Down"
+        if run.phase == "stopped":
+            return run.health or "Healthy"
+        return worst_health(self._alerts.healths())

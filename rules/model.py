@@ -1,0 +1,215 @@
+"""Rules as written in TOML; `docs/rules.md` explains them with examples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from pipeline.alerts import Component, Phase, Severity
+from pipeline.events import Level, Role
+from rules.pattern import Duration, Pattern
+
+Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=80)]
+Label: TypeAlias = Literal["env", "agent", "rank", "node", "role", "pid", "source", "error", "metric", "process"]
+"""What a rule can be held per: an alert for each value."""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a rule file; an unknown key in it is an error."""
+
+
+# ── triggers: which events a rule looks at ───────────────────────────────────────────────────────
+
+
+class LogTrigger(Table, frozen=True, kw_only=True):
+    """Records of logs, and lines from outside the run directory."""
+
+    pattern: Pattern
+    """Is found in the text; a list means any of these."""
+    not_: Pattern | None = msgspec.field(default=None, name="not")
+    """And this is not."""
+    component: list[Component] = []
+    level: list[Level] = []
+
+
+class RolloutTrigger(Table, frozen=True, kw_only=True):
+    """Rollouts, cancelled ones left out."""
+
+    scope: Literal["train", "eval", "any"] = "any"
+    ok: bool | None = None
+    error: Pattern | None = None
+    """Is found in the type of its error."""
+    message: Pattern | None = None
+    """Is found in what its error says: it may quote the model, so name the type as well."""
+
+
+class MetricTrigger(Table, frozen=True, kw_only=True):
+    """Values of `metrics.jsonl`, or of a step's console line, by key."""
+
+    name: list[str]
+
+
+class ProcessTrigger(Table, frozen=True, kw_only=True):
+    """States of the run's processes."""
+
+    state: list[Literal["exited", "zombie", "running"]] = msgspec.field(default_factory=lambda: ["exited"])
+    role: list[Role] = []
+    exit_code: list[int] = []
+    """Any of these; negative for a signal. An unknown code is none of them."""
+    not_exit_code: list[int] = []
+
+
+class AbsenceTrigger(Table, frozen=True, kw_only=True):
+    """None of these clocks has moved for a time."""
+
+    of: list[Name]
+
+
+class BlindTrigger(Table, frozen=True, kw_only=True):
+    """A source that should see does not."""
+
+    failed: bool | None = None
+    """Whether it is our own reader that fails."""
+
+
+class Trigger(Table, frozen=True, kw_only=True):
+    """Exactly one kind of event, and what there is an alert per."""
+
+    log: LogTrigger | None = None
+    rollout: RolloutTrigger | None = None
+    metric: MetricTrigger | None = None
+    process: ProcessTrigger | None = None
+    absence: AbsenceTrigger | None = None
+    blind: BlindTrigger | None = None
+    per: list[Label] = []
+
+    @property
+    def kind(self) -> str:
+        """The name of the one trigger that is given."""
+        return next(name for name in TRIGGERS if getattr(self, name) is not None)
+
+    def __post_init__(self) -> None:
+        """Refuse none, or more than one."""
+        given = [name for name in TRIGGERS if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            message = f"a rule looks at exactly one of {', '.join(TRIGGERS)}; here: {found}"
+            raise ValueError(message)
+
+
+TRIGGERS = ("log", "rollout", "metric", "process", "absence", "blind")
+
+
+# ── escalation and clearing ──────────────────────────────────────────────────────────────────────
+
+
+class OwnPace(Table, frozen=True, kw_only=True):
+    """A duration taken from the run's own history: *times* the percentile of its last ordinary steps."""
+
+    at_least: Duration
+    times: Annotated[float, msgspec.Meta(gt=0)]
+    percentile: Annotated[float, msgspec.Meta(gt=0, le=100)] = 95.0
+    last: Annotated[int, msgspec.Meta(ge=3, le=60)] = 20
+    warm_up: Annotated[int, msgspec.Meta(ge=1)] = 5
+    """Steps before there is a history; until then the time-out of the stage holds, or `otherwise`."""
+    otherwise: Duration
+
+
+class Escalation(Table, frozen=True, kw_only=True):
+    """When a rule holds, and how severe that is. Exactly one of the words of `WORDS`."""
+
+    severity: Severity
+    immediately: Literal[True] | None = None
+    """At the first hit."""
+    persistent: Annotated[int, msgspec.Meta(ge=2, le=100_000)] | None = None
+    """That many hits `within` a time."""
+    growing: Annotated[int, msgspec.Meta(ge=2, le=30)] | None = None
+    """More hits in each of that many spans of `within` than in the one before it."""
+    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    """That share of what the trigger's kind brings are hits, `over` a time, of `at_least` so many."""
+    for_: Duration | None = msgspec.field(default=None, name="for")
+    """Of absence and blindness: that long."""
+    pace: OwnPace | None = None
+    """Of absence: longer than the run's own pace lets expect."""
+    within: Duration | None = None
+    over: Duration | None = None
+    at_least: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    of: Literal["rollouts"] = "rollouts"
+    nan: Literal[True] | None = None
+    """Of metrics: a hit is a value that is not a number."""
+    above: float | None = None
+    """Of metrics: a hit is a value above this."""
+    below: float | None = None
+    """Of metrics: a hit is a value below this."""
+
+    def __post_init__(self) -> None:
+        """Refuse none or several of the words, and a word without what it needs."""
+        given = [key for key, name in WORDS.items() if getattr(self, name) is not None]
+        if len(given) != 1:
+            message = f"give exactly one of {', '.join(WORDS)}; here: {' and '.join(given) or 'none'}"
+            raise ValueError(message)
+        needs = {"persistent": ["within"], "growing": ["within"], "fraction": ["over", "at_least"]}.get(given[0], [])
+        if missing := [key for key in needs if getattr(self, key) is None]:
+            message = f'"{given[0]}" needs {" and ".join(missing)}'
+            raise ValueError(message)
+
+    def is_hit(self, value: float) -> bool:
+        """Tell whether a metric's *value* is one that this escalation counts."""
+        if value != value:  # noqa: PLR0124 - not a number
+            return self.nan is True
+        return (self.above is not None and value > self.above) or (self.below is not None and value < self.below)
+
+
+WORDS = {
+    "immediately": "immediately",
+    "persistent": "persistent",
+    "growing": "growing",
+    "fraction": "fraction",
+    "for": "for_",
+    "pace": "pace",
+}
+
+
+class Clear(Table, frozen=True, kw_only=True):
+    """When an alert resolves. Without it: logs and metrics after a quiet quarter of an hour, the rest as it ends."""
+
+    quiet: Duration | None = None
+    """No hit for that long, while the source sees."""
+    fraction: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+    """The share is below this `for` that long."""
+    for_: Duration | None = msgspec.field(default=None, name="for")
+    attempt: Literal[True] | None = None
+    """Only with the next launch."""
+
+    def __post_init__(self) -> None:
+        """Refuse none, or more than one."""
+        given = [key for key in ("quiet", "fraction", "attempt") if getattr(self, key) is not None]
+        if len(given) != 1:
+            message = f"give exactly one of quiet, fraction, attempt; here: {' and '.join(given) or 'none'}"
+            raise ValueError(message)
+        if self.fraction is not None and self.for_ is None:
+            message = '"fraction" needs for'
+            raise ValueError(message)
+
+
+class Rule(Table, frozen=True, kw_only=True):
+    """A declaration: which events it looks at, when it escalates, how severe that is."""
+
+    name: Name
+    failure_mode: Name
+    component: Component | None = None
+    """Who is to blame; without it the component of the event."""
+    summary: str
+    """One line; `{name}` is filled in from labels, named groups of the pattern, and figures."""
+    advice: str = ""
+    on: Trigger
+    escalate: Annotated[list[Escalation], msgspec.Meta(min_length=1, max_length=3)]
+    clear: Clear | None = None
+    during: list[Phase] = msgspec.field(default_factory=lambda: ["starting", "running", "finishing"])
+    specificity: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
+    """Of alerts that could be the root of one incident, the most specific names it."""
+    health: Literal["Degraded", "Down"] = "Degraded"
+    """While it fires with `warning` or more."""
+    restart: bool = False
+    """Whether the same command is likely to get further."""

@@ -1,0 +1,134 @@
+"""Whether the run gets on: clocks of progress, stages with a silence of their own, the run's own pace."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pipeline.alerts import SEVERITIES, Evidence, Severity
+from rules.facts import Fact
+from rules.state import Moved, push
+from rules.windows import percentile
+
+if TYPE_CHECKING:
+    from rules.alerting import Alerts
+    from rules.model import Escalation, OwnPace, Rule
+    from rules.rule_file import Clock
+    from rules.rulebook import Rulebook
+    from rules.state import Run, State
+
+_LOOK_AGAIN = timedelta(seconds=10)
+"""While a source is blind, absence is looked at again that much later."""
+
+
+class Progress:
+    """The clocks of a run, its stages, and the rules about their absence."""
+
+    def __init__(self, state: State, book: Rulebook, run: Run, alerts: Alerts) -> None:
+        self._state, self._book, self._run, self._alerts = state, book, run, alerts
+        self._stages = {stage.name: stage for stage in book.stages}
+        self._step = next((clock.name for clock in book.clocks if clock.is_step), "")
+
+    def begin(self, at: datetime) -> None:
+        """Begin an attempt: nothing has moved yet."""
+        for clock in self._book.clocks:
+            self._state.drop(_key(clock.name))
+        self.expect(at)
+
+    def passed(self, name: str, at: datetime) -> None:
+        """Note a milestone, or a clock that moved: stages begin and end with it."""
+        stages = self._run.stages
+        before = dict(stages)
+        for stage in self._book.stages:
+            if name in stage.ends:
+                stages.pop(stage.name, None)
+            if name in stage.begins:
+                stages[stage.name] = at
+        if stages != before:
+            if self._pauses():
+                self._rest()
+            self._state.put("run", self._run)
+            self.expect(at)
+
+    def moved(self, clock: Clock, number: int, at: datetime) -> None:
+        """Note that a clock has moved: what was missed is there again."""
+        row = self._state.get(Moved, _key(clock.name)) or Moved()
+        if clock.is_step and not row.rested:
+            push(row.ordinary_s, (at - row.at).total_seconds())
+        row.number, row.at = number, at
+        self._state.put(_key(clock.name), row)
+        self.passed(clock.name, at)
+        row.rested = bool(self._pauses())
+        for rule in self._book.by_trigger["absence"]:
+            if rule.on.absence is not None and clock.name in rule.on.absence.of:
+                self._there_again(rule, clock, at)
+
+    def expect(self, at: datetime) -> None:
+        """Set the timers of what is to come."""
+        for rule in self._book.by_trigger["absence"]:
+            self.overdue(rule, at, blind=True)
+
+    def overdue(self, rule: Rule, at: datetime, *, blind: bool) -> None:
+        """Fire a rule about absence whose time has come, unless it cannot be seen, and set its timer."""
+        deadlines = [(self._deadline(e, rule), e.severity) for e in rule.escalate]
+        held: list[Severity] = [severity for deadline, severity in deadlines if deadline <= at]
+        due = min((deadline for deadline, _ in deadlines if deadline > at), default=None)
+        if not self._alerts.admits(rule, at):
+            held, due = [], None
+        elif held and blind:
+            held, due = [], at + _LOOK_AGAIN
+        severity = max(held, key=SEVERITIES.index, default=None)
+        self._alerts.lasts(rule, self._fact(rule, at), at, severity, due)
+
+    def _there_again(self, rule: Rule, clock: Clock, at: datetime) -> None:
+        if self._alerts.fires(rule, self._fact(rule, at)):
+            self._alerts.resolve(self._alerts.key(rule, self._fact(rule, at)), at)
+            self.overdue(rule, at, blind=True)
+        elif clock.is_step:
+            self.overdue(rule, at, blind=True)
+
+    def _deadline(self, escalation: Escalation, rule: Rule) -> datetime:
+        """Return when an absence has lasted too long."""
+        clocks = rule.on.absence.of if rule.on.absence else []
+        moved = [row.at for name in clocks if (row := self._state.get(Moved, _key(name))) is not None]
+        since = max([self._run.began, *moved])
+        if escalation.pace is not None:
+            return self._own_pace(escalation.pace, since)
+        return since + timedelta(seconds=escalation.for_ or 0.0)
+
+    def _own_pace(self, pace: OwnPace, since: datetime) -> datetime:
+        row = self._state.get(Moved, _key(self._step))
+        ordinary = row.ordinary_s[-pace.last :] if row else []
+        pauses = [stage.timeout for name in self._pauses() if (stage := self._stages.get(name))]
+        if len(ordinary) >= pace.warm_up:
+            usual = pace.times * percentile(ordinary, pace.percentile)
+            return since + timedelta(seconds=max(pace.at_least, usual, *pauses))
+        begun = [(self._stages[name], at) for name, at in self._run.stages.items() if name in self._stages]
+        ends = [at + timedelta(seconds=stage.timeout) for stage, at in begun if not stage.pause]
+        if ends:
+            return max(min(ends), since + timedelta(seconds=pace.at_least))
+        return since + timedelta(seconds=max(pace.otherwise, *pauses, 0.0))
+
+    def _pauses(self) -> list[str]:
+        return [name for name in self._run.stages if (stage := self._stages.get(name)) is not None and stage.pause]
+
+    def _rest(self) -> None:
+        row = self._state.get(Moved, _key(self._step))
+        if row is not None:
+            row.rested = True
+            self._state.put(_key(self._step), row)
+
+    def _fact(self, rule: Rule, at: datetime) -> Fact:
+        clocks = [(c.name, self._state.get(Moved, _key(c.name))) for c in self._book.clocks]
+        seen = [f"{name} {row.number} at {row.at:%H:%M:%S}" for name, row in clocks if row is not None]
+        text = f"last of each: {', '.join(seen)}" if seen else f"nothing since {self._run.began:%H:%M:%S}"
+        stages = [f"{name} since {since:%H:%M:%S}" for name, since in sorted(self._run.stages.items())]
+        text += f"; in {', '.join(stages)}" if stages else ""
+        evidence = Evidence(source="progress", offset=None, text=text)
+        latest = max([row.at for _, row in clocks if row is not None], default=self._run.began)
+        labels = {"minutes": f"{(at - latest).total_seconds() / 60:.0f}", "seen": text}
+        return Fact(time=at, component=rule.component or "host", evidence=evidence, labels=labels)
+
+
+def _key(clock: str) -> str:
+    return f"clock|{clock}"

@@ -1,0 +1,129 @@
+"""All rule files together, looked up by what an event brings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pipeline.alerts import Component
+from rules.pattern import Pattern, PatternSet
+from rules.rule_file import Cascade, Clock, Components, File, Match, Milestone, PhaseStart, RuleFile, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rules.model import MetricTrigger, Rule
+
+_NAMES_KEPT = 20_000
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Whose records a source brings."""
+
+    component: Component
+    labels: dict[str, str]
+    copies: str | None = None
+
+
+class Rulebook:
+    """
+    The rules in force and what surrounds them.
+
+    A later rule replaces an earlier one of the same name; *disabled* names are
+    left out.
+    """
+
+    def __init__(self, files: Sequence[RuleFile], disabled: Iterable[str] = ()) -> None:
+        without = set(disabled)
+        named = {rule.name: rule for file in files for rule in file.rule if rule.name not in without}
+        self.rules: dict[str, Rule] = named
+        self.milestones: list[Milestone] = [m for file in files for m in file.milestone]
+        self.phases: list[PhaseStart] = [p for file in files for p in file.phase]
+        self.stages: list[Stage] = [s for file in files for s in file.stage]
+        self.clocks: list[Clock] = [c for file in files for c in file.clock]
+        self.cascades: list[Cascade] = [c for file in files for c in file.cascade]
+        self.components = _merged(files)
+        self.by_trigger: dict[str, list[Rule]] = defaultdict(list)
+        for rule in named.values():
+            self.by_trigger[rule.on.kind].append(rule)
+        self._files: list[File] = [f for file in files for f in file.file]
+        self._origins: dict[str, Origin | None] = {}
+        self._metrics: dict[str, list[Rule]] = {}
+        texts = [(("milestone", m.name), m.pattern) for m in self.milestones]
+        texts += [(("rule", r.name), r.on.log.pattern) for r in self.by_trigger["log"] if r.on.log]
+        self._texts = PatternSet(texts)
+        self._milestones = {m.name: m for m in self.milestones}
+
+    def origin(self, path: str) -> Origin | None:
+        """Return whose log the file at *path* is; `None` of an unknown one."""
+        if path not in self._origins:
+            self._origins[path] = next((o for file in self._files if (o := _origin(file, path))), None)
+        return self._origins[path]
+
+    def matches(self, text: str, component: Component) -> tuple[list[Milestone], list[Rule]]:
+        """Return the milestones and the log rules whose pattern is found in *text*."""
+        found = self._texts.matches(text)
+        milestones = [self._milestones[name] for kind, name in found if kind == "milestone"]
+        rules = [self.rules[name] for kind, name in found if kind == "rule"]
+        return [m for m in milestones if not m.component or component in m.component], rules
+
+    def of_metric(self, name: str) -> list[Rule]:
+        """Return the rules that look at the metric *name*."""
+        if name not in self._metrics:
+            if len(self._metrics) >= _NAMES_KEPT:
+                self._metrics.clear()
+            self._metrics[name] = [r for r in self.by_trigger["metric"] if r.on.metric and _named(r.on.metric, name)]
+        return self._metrics[name]
+
+    def causes(self, cause: tuple[str, Component], effect: tuple[str, Component]) -> bool:
+        """Tell whether an alert of one (failure mode, component) is declared to bring about the other."""
+        return any(_fits(c.cause, *cause) and _fits(c.effect, *effect) for c in self.cascades)
+
+
+def _merged(files: Sequence[RuleFile]) -> Components:
+    """Return the tables of all files as one; later files win."""
+    tables = [file.components for file in files]
+    return Components(
+        role={key: value for table in tables for key, value in table.role.items()},
+        origin={key: value for table in tables for key, value in table.origin.items()},
+        writer={key: value for table in tables for key, value in table.writer.items()},
+        copies={key: value for table in tables for key, value in table.copies.items()},
+        rollout=next((table.rollout for table in reversed(tables) if table.rollout), None),
+    )
+
+
+def _origin(file: File, path: str) -> Origin | None:
+    labels = file.path.search(path)
+    return None if labels is None else Origin(file.component, labels, file.copies)
+
+
+def _named(trigger: MetricTrigger, name: str) -> bool:
+    return any(_glob(wanted, name) for wanted in trigger.name)
+
+
+def _glob(wanted: str, name: str) -> bool:
+    """Tell whether *name* is *wanted*, whose stars stand for anything."""
+    if "*" not in wanted:
+        return wanted == name
+    head, *middle, tail = wanted.split("*")
+    if len(name) < len(head) + len(tail) or not (name.startswith(head) and name.endswith(tail)):
+        return False
+    at, end = len(head), len(name) - len(tail)
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def _fits(match: Match, mode: str, component: Component) -> bool:
+    modes, components = match.mode, match.component
+    return (not modes or mode in modes) and (not components or component in components)
+
+
+def search(pattern: Pattern | None, text: str) -> bool:
+    """Tell whether *pattern* is given and found."""
+    return pattern is not None and pattern.search(text) is not None
