@@ -1,0 +1,140 @@
+"""The command line: arguments, exit codes, what is printed where."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from pipeline import recording
+from pipeline.alerts import SEVERITIES, Severity, Summary
+from pipeline.check import check as find_faults
+from pipeline.config import Config, find_zone, load, load_rules
+from pipeline.judge import judge
+from pipeline.run_directory import NotARunDirectory, RunDirectory
+from pipeline.sources.replay import replay as replayed
+from pipeline.sources.replay import total_bytes
+from pipeline.timeline import Timeline
+from rules.load import BadFile
+from rules.rulebook import Rulebook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from zoneinfo import ZoneInfo
+
+    from pipeline.judge import Said
+
+FAILED, UNUSABLE = 1, 2
+_PATH = click.Path(path_type=Path)
+_LONG_BYTES = 20_000_000
+"""A replay of more shows how far it is."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="runwatch")
+def main() -> None:
+    """Look after a reinforcement-learning run of prime-rl."""
+
+
+@main.command()
+@click.argument("run_dir", type=_PATH)
+@click.option("--recording", "recorded", type=_PATH, help="What a run directory does not hold: processes, samples.")
+@click.option("--config", "config_file", type=_PATH, help="Use this config.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--until", metavar="TIME", help='Stop there, e.g. "2026-08-19T14:00:00Z".')
+@click.option("--timezone", metavar="TZ", help="Of the clocks in the logs; the machine's by default.")
+@click.option("--status-md", type=_PATH, metavar="OUT", help="Write the check-ins there.")
+@click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit with 1 if an incident reached this severity.")
+def replay(  # noqa: PLR0913, PLR0917 - one for each option
+    run_dir: Path,
+    recorded: Path | None,
+    config_file: Path | None,
+    until: str | None,
+    timezone: str | None,
+    status_md: Path | None,
+    fail_on: Severity | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Read a run directory and say what was wrong with the run, when, and why."""
+    run, config, book = _opened(run_dir, config_file)
+    zone = _zone(timezone) if timezone else config.run.zone
+    stop = _time(until) if until else None
+    reader = recording.read(recorded) if recorded else None
+    if recorded and not recorded.is_file():
+        _refuse(f"{recorded}: there is no such recording")
+    show = _print_json if as_json else Timeline(Console(), zone).show
+    total = total_bytes(run)
+    with Progress(console=Console(stderr=True), transient=True, disable=total < _LONG_BYTES or as_json) as progress:
+        task = progress.add_task("reading", total=total)
+        events = replayed(run, zone, reader or (), read=lambda read: progress.advance(task, read))
+        worst = _show_all(judge(book, events, stop), show)
+    for kind, count in (reader.skipped if reader else {}).items():
+        click.echo(f"{recorded}: skipped {count} events: {kind}", err=True)
+    if fail_on is not None and worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on):
+        sys.exit(FAILED)
+
+
+@main.command()
+@click.argument("files", nargs=-1, type=_PATH)
+def check(files: tuple[Path, ...]) -> None:
+    """Check config and rules; without FILE those that a run would use."""
+    messages = find_faults(list(files))
+    if messages:
+        _refuse(*messages)
+    click.echo("ok")
+
+
+def _opened(run_dir: Path, config_file: Path | None) -> tuple[RunDirectory, Config, Rulebook]:
+    """Open the run directory and load config and rules; what is wrong with them ends the program."""
+    try:
+        run = RunDirectory(run_dir)
+        config = load(config_file, run.path)
+        return run, config, Rulebook(load_rules(config), config.disable)
+    except NotARunDirectory as error:
+        _refuse(str(error))
+    except BadFile as error:
+        _refuse(*error.messages)
+
+
+def _show_all(said: Iterable[Said], show: Callable[[Said], None]) -> Severity | None:
+    """Show everything; return the worst severity of an incident."""
+    worst: Severity | None = None
+    for one in said:
+        show(one)
+        if isinstance(one, Summary) and one.incidents:
+            worst = max((incident.severity for incident in one.incidents), key=SEVERITIES.index)
+    return worst
+
+
+def _print_json(said: Said) -> None:
+    sys.stdout.buffer.write(recording.to_json(said) + b"\n")
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return find_zone(name)
+    except ValueError as error:
+        _refuse(f"--timezone: {error}")
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        _refuse(f'--until: "{text}" is not a time: write it like "2026-08-19T14:00:00Z"')
+    if time.tzinfo is None:
+        _refuse(f'--until: "{text}" has no zone: add "Z" for UTC')
+    return time.astimezone(UTC)
+
+
+def _refuse(*messages: str) -> NoReturn:
+    """End the program: what it was given cannot be used."""
+    for message in messages:
+        click.echo(message, err=True)
+    sys.exit(UNUSABLE)

@@ -1,0 +1,110 @@
+"""What was decided, as a person likes to read it on a terminal."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.alerts import AlertChanged, CheckIn, HealthChanged, IncidentChanged, Notification, Summary
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    from rich.console import Console
+
+    from pipeline.judge import Said
+
+_COLOURS = {
+    "info": "cyan",
+    "warning": "yellow",
+    "critical": "red",
+    "Healthy": "green",
+    "Degraded": "yellow",
+    "Down": "red",
+}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
+_EVIDENCE_CHARS = 160
+
+
+class Timeline:
+    """Prints decisions as they come, one or two lines each."""
+
+    def __init__(self, console: Console, zone: ZoneInfo) -> None:
+        self._console, self._zone = console, zone
+        self._roots: dict[str, str] = {}
+        self._day = ""
+
+    def show(self, said: Said) -> None:
+        """Print one decision, or the summary at the end."""
+        match said:
+            case AlertChanged(state="firing"):
+                self._alert(said)
+            case AlertChanged():
+                self._line(said.time, "resolved", "dim", said.summary)
+            case IncidentChanged():
+                self._incident(said)
+            case HealthChanged():
+                self._line(said.time, said.health, _COLOURS[said.health], said.phase)
+            case Notification():
+                self._line(said.time, "notify", "blue", said.title)
+            case CheckIn():
+                self._line(said.time, "check-in", "blue", said.text.split("\n", 1)[0].lstrip("# "))
+            case Summary():
+                self._summary(said)
+
+    def _alert(self, said: AlertChanged) -> None:
+        self._line(said.time, said.severity, _COLOURS[said.severity], f"{said.failure_mode}: {said.summary}")
+        for evidence in said.evidence[-1:]:
+            place = evidence.source if evidence.offset is None else f"{evidence.source}:{evidence.offset}"
+            text = plain(evidence.text)[:_EVIDENCE_CHARS]
+            self._console.print(f"{'':20}[dim]{escape(place)}  {escape(text)}[/]", soft_wrap=True, highlight=False)
+
+    def _incident(self, said: IncidentChanged) -> None:
+        if said.state == "closed":
+            self._line(said.time, "incident", "dim", f"{said.id} closed")
+            return
+        root = f"{said.failure_mode} in {said.component}"
+        verb = "opened" if said.id not in self._roots else "root cause" if self._roots[said.id] != root else "joined"
+        self._roots[said.id] = root
+        symptoms = f", with {', '.join(said.symptoms)}" if said.symptoms else ""
+        self._line(said.time, "incident", f"bold {_COLOURS[said.severity]}", f"{said.id} {verb}: {root}{symptoms}")
+
+    def _summary(self, said: Summary) -> None:
+        of = "∞" if said.max_steps is None else str(said.max_steps)
+        colour = _COLOURS[said.health]
+        self._console.print()
+        self._console.print(f"[bold {colour}]{said.health}[/], {said.phase}, step {said.step} of {of}", highlight=False)
+        if not said.incidents:
+            self._console.print("no incident", highlight=False)
+            return
+        table = Table(
+            "incident", "opened", "closed", "root cause", "component", "severity", "symptoms", "restart helps"
+        )
+        for one in said.incidents:
+            closed = "open" if one.closed is None else self._time(one.closed)
+            restart = "likely" if one.proposes_restart else "no"
+            table.add_row(
+                one.id, self._time(one.opened), closed, one.failure_mode, one.component,
+                f"[{_COLOURS[one.severity]}]{one.severity}[/]", ", ".join(one.symptoms), restart,
+            )  # fmt: skip
+        self._console.print(table)
+
+    def _line(self, time: datetime, word: str, colour: str, text: str) -> None:
+        day = f"{time.astimezone(self._zone):%A %Y-%m-%d}"
+        if day != self._day:
+            self._day = day
+            self._console.print(f"[bold]{day}[/]", highlight=False)
+        said = escape(plain(text))
+        self._console.print(f"{self._time(time)}  [{colour}]{word:<10}[/]{said}", soft_wrap=True, highlight=False)
+
+    def _time(self, time: datetime) -> str:
+        return f"{time.astimezone(self._zone):%H:%M:%S}"
+
+
+def plain(text: str) -> str:
+    """Return untrusted text without anything that moves a cursor, sets a colour or turns the direction of writing."""
+    return _CONTROL.sub(" ", text)
