@@ -223,11 +223,15 @@ class Mark(_Event, frozen=True, kw_only=True, tag="mark"):
     """Records without a time of their own in this batch are not earlier than this."""
 
 
-FileEvent: TypeAlias = AttemptBegun | RunConfigured | LogRecord | Metrics | Rollout | Marker
-KeptEvent: TypeAlias = (
+ReadAgain: TypeAlias = LogRecord | Metrics
+"""What stays in the run directory as long as that does."""
+OutsideEvent: TypeAlias = (
     ProcessState | Sample | ScrapeFailed | HostLine | DiskSpace | SourceState | Gap | Receipt | Tick | Mark
 )
-Event: TypeAlias = FileEvent | KeptEvent
+"""What no run directory holds."""
+KeptEvent: TypeAlias = OutsideEvent | AttemptBegun | RunConfigured | Rollout | Marker
+"""What a recording holds: also what a run deletes or overwrites."""
+Event: TypeAlias = ReadAgain | KeptEvent
 
 
 def cut(time: datetime) -> datetime:
