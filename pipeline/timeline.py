@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from rich.table import Table
 
 from pipeline.alerts import AlertChanged, CheckIn, HealthChanged, IncidentChanged, Notification, Summary
 
@@ -60,7 +59,7 @@ class Timeline:
         self._line(said.time, said.severity, _COLOURS[said.severity], f"{said.failure_mode}: {said.summary}")
         for evidence in said.evidence[-1:]:
             place = evidence.source if evidence.offset is None else f"{evidence.source}:{evidence.offset}"
-            text = plain(evidence.text)[:_EVIDENCE_CHARS]
+            text = excerpt(evidence.text)
             self._console.print(f"{'':20}[dim]{escape(place)}  {escape(text)}[/]", soft_wrap=True, highlight=False)
 
     def _incident(self, said: IncidentChanged) -> None:
@@ -78,20 +77,18 @@ class Timeline:
         colour = _COLOURS[said.health]
         self._console.print()
         self._console.print(f"[bold {colour}]{said.health}[/], {said.phase}, step {said.step} of {of}", highlight=False)
+        for one in said.incidents:
+            closed = ", still open" if one.closed is None else f" to {self._time(one.closed)}"
+            symptoms = f", with {', '.join(one.symptoms)}" if one.symptoms else ""
+            restart = "the same command may get further" if one.proposes_restart else "a restart alone does not help"
+            self._console.print(
+                f"incident {one.id}  [{_COLOURS[one.severity]}]{one.severity}[/]  {one.failure_mode} in {one.component}"
+                f"{symptoms}\n  from {self._time(one.opened)}{closed}; {restart}",
+                highlight=False,
+                soft_wrap=True,
+            )
         if not said.incidents:
             self._console.print("no incident", highlight=False)
-            return
-        table = Table(
-            "incident", "opened", "closed", "root cause", "component", "severity", "symptoms", "restart helps"
-        )
-        for one in said.incidents:
-            closed = "open" if one.closed is None else self._time(one.closed)
-            restart = "likely" if one.proposes_restart else "no"
-            table.add_row(
-                one.id, self._time(one.opened), closed, one.failure_mode, one.component,
-                f"[{_COLOURS[one.severity]}]{one.severity}[/]", ", ".join(one.symptoms), restart,
-            )  # fmt: skip
-        self._console.print(table)
 
     def _line(self, time: datetime, word: str, colour: str, text: str) -> None:
         day = f"{time.astimezone(self._zone):%A %Y-%m-%d}"
@@ -103,6 +100,22 @@ class Timeline:
 
     def _time(self, time: datetime) -> str:
         return f"{time.astimezone(self._zone):%H:%M:%S}"
+
+
+def state_line(now: Summary, clock: datetime) -> str:
+    """Return the state of a run in one line, with rich's markup."""
+    of = "∞" if now.max_steps is None else str(now.max_steps)
+    incidents = [f"{one.failure_mode} in {one.component}" for one in now.incidents if one.closed is None]
+    trouble = f" · [{_COLOURS['critical']}]{escape(', '.join(incidents))}[/]" if incidents else ""
+    colour = _COLOURS[now.health]
+    return f"[bold {colour}]{now.health}[/] · {now.phase} · step {now.step} of {of} · {clock:%H:%M:%S} UTC{trouble}"
+
+
+def excerpt(text: str) -> str:
+    """Return the first and the last line of a record: of a traceback, what failed and why."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    shown = lines if len(lines) < 2 else [lines[0], "…", lines[-1]]
+    return plain(" ".join(line.strip()[:_EVIDENCE_CHARS] for line in shown))
 
 
 def plain(text: str) -> str:

@@ -115,8 +115,7 @@ class Alerts:
         """Keep a state that lasts: absence, blindness."""
         key, cell = self._cell(rule, fact)
         if held is not None and (cell.severity is None or SEVERITIES.index(held) > SEVERITIES.index(cell.severity)):
-            cell.last_hit = at
-            cell.fields = fact.labels
+            cell.last_hit, cell.fields, cell.component = at, fact.labels, fact.component
             self._keep(key, fact.evidence)
             self._fire(key, rule, cell, at, held)
         cell.due = due

@@ -44,6 +44,13 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
         return int.from_bytes(hashlib.blake2b(said.encode(errors="replace"), digest_size=7).digest())
 
 
+def _cut(text: str) -> str:
+    """Return the beginning and the end of a long text: of a traceback, what failed and why."""
+    if len(text) <= _EVIDENCE_CHARS:
+        return text
+    return f"{text[: _EVIDENCE_CHARS // 4]}\n…\n{text[-_EVIDENCE_CHARS * 3 // 4 + 3 :]}"
+
+
 def template(text: str) -> int:
     """Return a number that texts share which differ only in numbers and ids."""
     first = text.split("\n", 1)[0][:300]
@@ -68,7 +75,7 @@ def of_log(event: LogRecord, book: Rulebook) -> Fact | None:
         text=event.text,
         level=event.level,
         copies=origin.copies,
-        evidence=Evidence(source=event.source, offset=event.offset, text=event.text[:_EVIDENCE_CHARS]),
+        evidence=Evidence(source=event.source, offset=event.offset, text=_cut(event.text)),
     )
 
 
@@ -86,7 +93,7 @@ def of_host(event: HostLine, book: Rulebook) -> Fact | None:
         text=text,
         level=header.level if header else None,
         copies=book.components.copies.get(event.origin),
-        evidence=Evidence(source=event.origin, offset=None, text=text[:_EVIDENCE_CHARS]),
+        evidence=Evidence(source=event.origin, offset=None, text=_cut(text)),
     )
 
 

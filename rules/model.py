@@ -60,10 +60,21 @@ class ProcessTrigger(Table, frozen=True, kw_only=True):
     not_exit_code: list[int] = []
 
 
+class Blame(Table, frozen=True, kw_only=True):
+    """One clock is ahead of another one: whoever should have moved that is stuck."""
+
+    component: Component
+    ahead: Name
+    behind: Name
+    """Must have moved at all: there are runs in which it never does."""
+
+
 class AbsenceTrigger(Table, frozen=True, kw_only=True):
     """None of these clocks has moved for a time."""
 
     of: list[Name]
+    blame: list[Blame] = []
+    """The first that is met says who is stuck; else the rule's component."""
 
 
 class BlindTrigger(Table, frozen=True, kw_only=True):

@@ -6,11 +6,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Evidence, Severity
+from pipeline.events import EPOCH
 from rules.facts import Fact
 from rules.state import Moved, push
 from rules.windows import percentile
 
 if TYPE_CHECKING:
+    from pipeline.alerts import Component
     from rules.alerting import Alerts
     from rules.model import Escalation, OwnPace, Rule
     from rules.rule_file import Clock
@@ -53,6 +55,8 @@ class Progress:
     def moved(self, clock: Clock, number: int, at: datetime) -> None:
         """Note that a clock has moved: what was missed is there again."""
         row = self._state.get(Moved, _key(clock.name)) or Moved()
+        if clock.event == "metrics" and row.at != EPOCH and number == row.number:
+            return  # the console and the metrics file both tell of a step, and so do copies of either
         if clock.is_step and not row.rested:
             push(row.ordinary_s, (at - row.at).total_seconds())
         row.number, row.at = number, at
@@ -127,7 +131,15 @@ class Progress:
         evidence = Evidence(source="progress", offset=None, text=text)
         latest = max([row.at for _, row in clocks if row is not None], default=self._run.began)
         labels = {"minutes": f"{(at - latest).total_seconds() / 60:.0f}", "seen": text}
-        return Fact(time=at, component=rule.component or "host", evidence=evidence, labels=labels)
+        return Fact(time=at, component=self._stuck(rule), evidence=evidence, labels=labels)
+
+    def _stuck(self, rule: Rule) -> Component:
+        """Return the component that has not done its part."""
+        for blame in rule.on.absence.blame if rule.on.absence else ():
+            ahead, behind = (self._state.get(Moved, _key(name)) for name in (blame.ahead, blame.behind))
+            if ahead is not None and behind is not None and ahead.number > behind.number:
+                return blame.component
+        return rule.component or "host"
 
 
 def _key(clock: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from pipeline.alerts import Component, Phase
+from pipeline.alerts import Component, Phase, Severity
 from pipeline.events import Role
 from rules.model import Name, Rule, Table
 from rules.pattern import Duration, Pattern
@@ -92,6 +92,68 @@ class Components(Table, frozen=True, kw_only=True):
     """By origin: the group of files that its lines may repeat."""
 
 
+class CheckInLine(Table, frozen=True, kw_only=True):
+    """A figure that check-ins show: the last value of a metric, or of a Prometheus sample over all engines."""
+
+    name: Name
+    section: Literal["Progress", "Stability", "Performance"]
+    label: str
+    """`{1}` is what the first star of the metric's name stands for, and so on."""
+    metric: list[str] = []
+    """Names; a star stands for anything."""
+    not_: list[str] = msgspec.field(default=[], name="not")
+    """And none of these."""
+    writer: Literal["trainer", "orchestrator", "evaluator"] | None = None
+    sample: list[str] = []
+    """Names; older ones of the same sample as well."""
+    over: Literal["sum", "max"] = "sum"
+    """What is shown of the samples of several engines."""
+    format: str = "{:.4g}"
+    optional: bool = False
+    """Whether it is left out, rather than shown as not yet known, where there is no value."""
+    most: Annotated[int, msgspec.Meta(ge=1, le=20)] = 6
+    """Values shown where several metrics have the name."""
+    spike: Annotated[float, msgspec.Meta(gt=1)] | None = None
+    """A value that many times the median of those before it is flagged."""
+    share_of: Name | None = None
+    """The line of which it is a part, shown as a share."""
+    verdict: str = ""
+    """What is said when the share is a half or more."""
+
+    def __post_init__(self) -> None:
+        """Refuse a line of two kinds or none, and a format that shows no number."""
+        if bool(self.metric) == bool(self.sample):
+            message = "a line shows either metric or sample"
+            raise ValueError(message)
+        try:
+            shown = self.format.format(1.5)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            message = f'"format" does not show a number: {error}'
+            raise ValueError(message) from error
+        if shown == self.format:
+            message = '"format" shows no number: write it like "{:.3f} s"'
+            raise ValueError(message)
+
+
+class Notify(Table, frozen=True, kw_only=True):
+    """When people are told of an incident."""
+
+    critical_wait: Duration = Duration("5s")
+    """Before the first message about a critical one, so that its root is found."""
+    group_wait: Duration = Duration("30s")
+    """The same for a warning."""
+    group_interval: Duration = Duration("5m")
+    """Between a message and the next one, when the incident turns out to be another or graver."""
+    repeat_interval: Duration = Duration("4h")
+    """Between reminders, while it is critical or the run is down."""
+    most_per_hour: Annotated[int, msgspec.Meta(ge=1, le=60)] = 10
+    """Messages beyond that are held back, and said to be."""
+
+    def wait_s(self, severity: Severity) -> float:
+        """Return how long the root of an incident may take to be found."""
+        return self.critical_wait if severity == "critical" else self.group_wait
+
+
 class RuleFile(Table, frozen=True, kw_only=True):
     """One file of rules and what surrounds them."""
 
@@ -103,3 +165,5 @@ class RuleFile(Table, frozen=True, kw_only=True):
     cascade: list[Cascade] = []
     file: list[File] = []
     components: Components = Components()
+    checkin_line: list[CheckInLine] = []
+    notify: Notify | None = None

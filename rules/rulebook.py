@@ -9,7 +9,7 @@ import msgspec
 
 from pipeline.alerts import Component
 from rules.pattern import Pattern, PatternSet
-from rules.rule_file import Cascade, Clock, Components, File, Match, Milestone, PhaseStart, RuleFile, Stage
+from rules.rule_file import Cascade, Clock, Components, File, Match, Milestone, Notify, PhaseStart, RuleFile, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,6 +45,8 @@ class Rulebook:
         self.clocks: list[Clock] = [c for file in files for c in file.clock]
         self.cascades: list[Cascade] = [c for file in files for c in file.cascade]
         self.components = _merged(files)
+        self.checkin_lines = list({line.name: line for file in files for line in file.checkin_line}.values())
+        self.notify = next((file.notify for file in reversed(files) if file.notify), Notify())
         self.by_trigger: dict[str, list[Rule]] = defaultdict(list)
         for rule in named.values():
             self.by_trigger[rule.on.kind].append(rule)

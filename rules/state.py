@@ -157,7 +157,77 @@ class Copies(_Row, kw_only=True, tag="copies"):
     recent: list[int] = []
 
 
-Row: TypeAlias = Run | Cell | Records | Moved | Incident | Process | Source | Copies
+class Figure(msgspec.Struct, array_like=True):
+    """The last value of a metric or a sample."""
+
+    value: float
+    step: int | None = None
+    recent: list[float] = []
+    """Those before it, where spikes are flagged."""
+    spike: tuple[int, float, float] | None = None
+    """The greatest since the last check-in: its step, its value, and how many times the median it was."""
+
+
+class Line(_Row, kw_only=True, tag="line"):
+    """A line of the check-in: its figures by metric, or by engine."""
+
+    figures: dict[str, Figure] = {}
+
+
+class Schedule(_Row, kw_only=True, tag="schedule"):
+    """When check-ins are due, and what has happened since the last one."""
+
+    attempt: int = 0
+    quiet_until: datetime = EPOCH
+    """No entry before that: nobody was watching yet."""
+    last: datetime | None = None
+    """For when the last entry was made."""
+    is_first: bool = True
+    """Whether the next entry is the attempt's first one."""
+    ended: Phase | None = None
+    """The phase in which the attempt's last entry was made."""
+    closed: list[str] = []
+    """Incidents."""
+    attempts: list[tuple[int, datetime]] = []
+    gaps: list[tuple[datetime, datetime, str]] = []
+
+
+class Notice(_Row, kw_only=True, tag="notice"):
+    """What has been said of an incident."""
+
+    messages: int = 0
+    said: tuple[str, Component, Severity] | None = None
+    """Failure mode, component and severity, as last said."""
+    said_at: datetime = EPOCH
+
+
+class Outgoing(_Row, kw_only=True, tag="outgoing"):
+    """The messages of the last hour, and what is held back."""
+
+    quiet_until: datetime = EPOCH
+    """Incidents that close before that are not spoken of."""
+    sent: list[datetime] = []
+    held: list[str] = []
+    """Titles, the first ones."""
+    held_count: int = 0
+    held_severity: Severity = "info"
+    storms: int = 0
+
+
+Row: TypeAlias = (
+    Run
+    | Cell
+    | Records
+    | Moved
+    | Incident
+    | Process
+    | Source
+    | Copies
+    | Line
+    | Schedule
+    | Notice
+    | Outgoing
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Row).decode
