@@ -193,10 +193,21 @@ class SourceState(_Event, frozen=True, kw_only=True, tag="source"):
 
 
 class Gap(_Event, frozen=True, kw_only=True, tag="gap"):
-    """Nobody watched between `since` and the event's time."""
+    """
+    Nobody watches from the event's time on, `until` then.
 
-    since: datetime
-    cause: Literal["downtime", "suspension"]
+    It comes before what is read of that time later.
+    """
+
+    until: datetime
+    cause: Literal["downtime", "suspension", "visit"]
+    """`visit`: the run is only looked at now and then, as it was meant to be."""
+
+
+class Asked(_Event, frozen=True, kw_only=True, tag="asked"):
+    """A person wants something now."""
+
+    what: Literal["checkin"]
 
 
 class Receipt(_Event, frozen=True, kw_only=True, tag="receipt"):
@@ -226,7 +237,7 @@ class Mark(_Event, frozen=True, kw_only=True, tag="mark"):
 ReadAgain: TypeAlias = LogRecord | Metrics
 """What stays in the run directory as long as that does."""
 OutsideEvent: TypeAlias = (
-    ProcessState | Sample | ScrapeFailed | HostLine | DiskSpace | SourceState | Gap | Receipt | Tick | Mark
+    ProcessState | Sample | ScrapeFailed | HostLine | DiskSpace | SourceState | Gap | Asked | Receipt | Tick | Mark
 )
 """What no run directory holds."""
 KeptEvent: TypeAlias = OutsideEvent | AttemptBegun | RunConfigured | Rollout | Marker

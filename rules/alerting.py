@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, AlertChanged, Severity
 from rules import conditions
-from rules.facts import template
+from rules.facts import clip, template
 from rules.incidents import Incidents
-from rules.state import Cell, Records
+from rules.rows import Cell, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from pipeline.alerts import Component, Decision, Evidence, Health
     from rules.facts import Fact
     from rules.model import Rule
+    from rules.rows import Run
     from rules.rulebook import Rulebook
-    from rules.state import Run, State
+    from rules.state import State
 
 FOLDED = timedelta(seconds=1)
 """The same record from another rank or process, no later than this, is one fact."""
 EVIDENCE = 5
+_SUBJECT_BYTES = 64
 
 
 class Alerts:
@@ -46,40 +49,30 @@ class Alerts:
 
     def hit(self, rule: Rule, fact: Fact, at: datetime, counted: Sequence[bool] | None = None) -> None:
         """Count a fact that the rule's trigger matches; *counted* tells for which escalations, all without it."""
-        if not self.admits(rule, fact.time):
+        if not self.admits(rule, fact.time) or not self._has_room(rule, fact):
             return
         key, cell = self._cell(rule, fact)
         if rule.on.log is not None and self._repeats(cell, fact, at):
             return
-        for i, hits in enumerate(cell.hits):
-            if hits is not None and (counted is None or counted[i]):
+        counted = counted or [True] * len(rule.escalate)
+        for hits, counts in zip(cell.hits, counted, strict=True):
+            if hits is not None and counts:
                 hits.add(at)
         self._add_total(cell, at)
         cell.count += 1
-        cell.last_hit = at
-        cell.fields = {name: value[:200] for name, value in fact.labels.items()}
+        cell.last_hit, cell.fields = at, _clipped(fact.labels)
         self._keep(key, fact.evidence)
         conditions.note_share(rule, cell, at)
-        held = conditions.severity_on_hit(rule, cell, at)
+        held = conditions.severity_on_hit(rule, cell, at, counted)
         self.settle(key, rule, cell, at, held)
-
-    def value(self, rule: Rule, fact: Fact, at: datetime, step: int, value: float) -> None:
-        """Count a metric's value of a step; one that comes again, from another file, counts once."""
-        counted = [escalation.is_hit(value) for escalation in rule.escalate]
-        if not any(counted):
-            self.other(rule, fact, at)
-            return
-        known = self._state.get(Cell, self.key(rule, fact))
-        if known is None or known.number != step:
-            self.hit(rule, fact, at, counted)
-            if (cell := self._state.get(Cell, self.key(rule, fact))) is not None:
-                cell.number = step
 
     def other(self, rule: Rule, fact: Fact, at: datetime) -> None:
         """Count a fact of the trigger's kind that is no hit."""
         key = self.key(rule, fact)
         fractions = any(e.fraction is not None for e in rule.escalate)
         if not self.admits(rule, fact.time) or not (fractions or key in self._state.rows):
+            return
+        if not self._has_room(rule, fact):
             return
         key, cell = self._cell(rule, fact)
         self._add_total(cell, at)
@@ -113,9 +106,11 @@ class Alerts:
 
     def lasts(self, rule: Rule, fact: Fact, at: datetime, held: Severity | None, due: datetime | None) -> None:
         """Keep a state that lasts: absence, blindness."""
+        if not self._has_room(rule, fact):
+            return
         key, cell = self._cell(rule, fact)
         if held is not None and (cell.severity is None or SEVERITIES.index(held) > SEVERITIES.index(cell.severity)):
-            cell.last_hit, cell.fields, cell.component = at, fact.labels, fact.component
+            cell.last_hit, cell.fields, cell.component = at, _clipped(fact.labels), fact.component
             self._keep(key, fact.evidence)
             self._fire(key, rule, cell, at, held)
         cell.due = due
@@ -143,13 +138,16 @@ class Alerts:
         self._state.drop(key)
         self._state.drop(f"evidence|{key}")
 
-    def rearm(self, at: datetime) -> None:
-        """Set the timers of what fires anew, after a time in which it could not be seen."""
+    def rearm(self, at: datetime, blind: Callable[[Rule, Cell], bool]) -> None:
+        """Set the timers of what fires anew that fell due while it could not be seen, and can be again."""
         for key in sorted(self._firing):
             cell = self._state.get(Cell, key)
             rule = self._book.rules.get(cell.rule) if cell else None
-            if cell is not None and rule is not None and cell.due is None:
-                self.settle(key, rule, cell, at, None)
+            if cell is None or rule is None or cell.due is not None or blind(rule, cell):
+                continue
+            cell.since = cell.since and at
+            cell.due = conditions.clears_at(rule, cell, seen_since=at)
+            self._state.put(key, cell)
 
     def fires(self, rule: Rule, fact: Fact) -> bool:
         """Tell whether the rule fires for the fact's subject."""
@@ -172,6 +170,10 @@ class Alerts:
             hits, totals = conditions.windows(rule), conditions.windows(rule, fractions=True)
             cell = Cell(rule=rule.name, component=component, labels=labels, hits=hits, totals=totals)
         return key, cell
+
+    def _has_room(self, rule: Rule, fact: Fact) -> bool:
+        """Tell whether the fact's subject is known, or there is room for one more; for a whole rule there is."""
+        return not rule.on.subject or self._state.has_room(self.key(rule, fact))
 
     def _add_total(self, cell: Cell, at: datetime) -> None:
         for total in cell.totals:
@@ -217,11 +219,18 @@ class Alerts:
         )
 
 
+class _Unknown:
+    """A figure that is not known, in whatever format it is asked for."""
+
+    def __format__(self, spec: str) -> str:
+        return "?"
+
+
 class _Figures(dict[str, object]):
     """What a summary can name; what is not known is shown as a question mark."""
 
-    def __missing__(self, key: str) -> str:
-        return "?"
+    def __missing__(self, key: str) -> _Unknown:
+        return _Unknown()
 
 
 def summary(rule: Rule, cell: Cell, at: datetime) -> str:
@@ -236,8 +245,15 @@ def summary(rule: Rule, cell: Cell, at: datetime) -> str:
 
 
 def _subject(rule: Rule, fact: Fact) -> dict[str, str]:
-    return {name: fact.labels.get(name, "")[:200] for name in rule.on.per}
+    return {name: clip(fact.labels.get(name, "")) for name in rule.on.subject}
+
+
+def _clipped(labels: dict[str, str]) -> dict[str, str]:
+    return {name: clip(value) for name, value in labels.items()}
 
 
 def _key(rule: Rule, component: Component, labels: dict[str, str]) -> str:
-    return "|".join(("cell", rule.name, component, *(f"{name}={value}" for name, value in sorted(labels.items()))))
+    subject = "|".join(f"{name}={value}" for name, value in sorted(labels.items()))
+    if len(said := subject.encode()) > _SUBJECT_BYTES:  # incidents list the keys of their alerts
+        subject = hashlib.blake2b(said, digest_size=16).hexdigest()
+    return f"cell|{rule.name}|{component}|{subject}"

@@ -7,12 +7,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Severity
+from pipeline.events import EPOCH
 from rules.model import Clear, Escalation, Rule
 from rules.pattern import Duration
 from rules.windows import Buckets
 
 if TYPE_CHECKING:
-    from rules.state import Cell
+    from collections.abc import Sequence
+
+    from rules.rows import Cell
 
 QUIET = Clear(quiet=Duration("15m"))
 _FORGOTTEN_S = 3600.0
@@ -56,16 +59,16 @@ def share(cell: Cell, at: datetime) -> tuple[int, int] | None:
     return None
 
 
-def severity_on_hit(rule: Rule, cell: Cell, at: datetime) -> Severity | None:
-    """Return how severely the rule holds now that it was hit; `None` if it does not."""
-    held = [e.severity for i, e in enumerate(rule.escalate) if _holds(e, i, cell, at)]
+def severity_on_hit(rule: Rule, cell: Cell, at: datetime, counted: Sequence[bool]) -> Severity | None:
+    """Return how severely the rule holds now that it was hit, for the escalations *counted*; `None` if it does not."""
+    held = [e.severity for i, e in enumerate(rule.escalate) if counted[i] and _holds(e, i, cell, at)]
     return max(held, key=SEVERITIES.index, default=None)
 
 
 def _holds(escalation: Escalation, i: int, cell: Cell, at: datetime) -> bool:
     hits, totals = cell.hits[i], cell.totals[i]
-    if escalation.immediately:
-        return True
+    if escalation.immediately or escalation.of_last is not None:
+        return True  # what counts among the last values was counted with the series
     if hits is None:
         return False
     if escalation.persistent is not None:
@@ -87,20 +90,18 @@ def lasted(rule: Rule, since: datetime, at: datetime) -> tuple[Severity | None, 
 
 
 def note_share(rule: Rule, cell: Cell, at: datetime) -> None:
-    """Note since when the share is low enough to clear; too small a sample changes nothing."""
+    """Note since when the share is low enough to clear; too small a sample does not tell."""
     clear, found = clearing(rule), share(cell, at)
     if clear is None or clear.fraction is None or found is None:
         return
     hits, of = found
-    if of < min(e.at_least or 1 for e in rule.escalate if e.fraction is not None):
-        return
-    if hits >= clear.fraction * of:
+    if of < min(e.at_least or 1 for e in rule.escalate if e.fraction is not None) or hits >= clear.fraction * of:
         cell.since = None
     elif cell.since is None:
         cell.since = at
 
 
-def clears_at(rule: Rule, cell: Cell) -> datetime | None:
+def clears_at(rule: Rule, cell: Cell, seen_since: datetime = EPOCH) -> datetime | None:
     """Return when a firing alert resolves, as things stand; `None` if time alone does not do it."""
     clear = clearing(rule)
     if clear is None or cell.last_hit is None:
@@ -110,7 +111,7 @@ def clears_at(rule: Rule, cell: Cell) -> datetime | None:
     if clear.quiet is not None:
         if rule.on.metric and (cell.last_other is None or cell.last_other < cell.last_hit):
             return None  # a value that no longer comes is not a good one
-        return cell.last_hit + timedelta(seconds=clear.quiet)
+        return max(cell.last_hit, seen_since) + timedelta(seconds=clear.quiet)
     return None
 
 

@@ -17,9 +17,11 @@ from pipeline.alerts import Decision, Health, HealthChanged, Summary, worst_heal
 from pipeline.events import (
     EPOCH,
     AttemptBegun,
+    DiskSpace,
     Event,
     HostLine,
     LogRecord,
+    Mark,
     Marker,
     Metrics,
     ProcessState,
@@ -28,14 +30,18 @@ from pipeline.events import (
     Sample,
     ScrapeFailed,
     SourceState,
+    Tick,
 )
 from rules import facts
 from rules.alerting import Alerts
 from rules.phases import Phases
 from rules.progress import Progress
+from rules.reports import Reports
+from rules.rows import Cell, Copies, Process, Run, push
 from rules.sources import Sources
-from rules.state import Cell, Copies, Process, Run, State, push
+from rules.state import State
 from rules.triggers import matches_log, matches_process, matches_rollout
+from rules.values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,17 +60,31 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    """Events in, decisions out. *rows* go on from where an engine with the same rules stopped."""
+    """
+    Events in, decisions out. *rows* go on from where an engine with the same rules stopped.
 
-    def __init__(self, book: Rulebook, rows: dict[str, bytes] | None = None) -> None:
+    *announce_from* is when the watch began, in a run that may be older: before it there is no check-in, and at
+    it one message about what is open. The rows remember it.
+    """
+
+    def __init__(
+        self,
+        book: Rulebook,
+        rows: dict[str, bytes] | None = None,
+        *,
+        checkin_every_s: float = 3600.0,
+        announce_from: datetime | None = None,
+    ) -> None:
         self._book, self._state = book, State(rows)
         self._run = self._state.get(Run, "run") or Run()
         self._decisions: list[Decision] = []
         say = self._decisions.append
         self._alerts = Alerts(self._state, book, self._run, say)
         self._progress = Progress(self._state, book, self._run, self._alerts)
-        self._phases = Phases(self._state, book, self._run, self._alerts, self._progress)
         self._sources = Sources(self._state, book, self._alerts)
+        self._values = Values(self._state, book, self._alerts)
+        self._phases = Phases(self._state, book, self._run, self._alerts, self._progress, self._sources)
+        self._reports = Reports(self._state, book, self._run, self._decisions, checkin_every_s, announce_from)
 
     @property
     def clock(self) -> datetime:
@@ -79,13 +99,24 @@ class Engine:
     def apply(self, events: Iterable[Event]) -> Outcome:
         """Apply events in their order; return what they led to since the last call."""
         for event in events:
+            self._reports.before(event)
             if event.time > self.clock:
                 self._advance(event.time)
-            self._take(event)
-            self._say_health()
-        decisions = list(self._decisions)
-        self._decisions.clear()
-        return Outcome(decisions, self._state.changes())
+            if not isinstance(event, Tick | Mark):
+                self._take(event)
+                self._reports.take(event, self.clock)
+                self._say_health()
+        self._state.put("run", self._run)
+        return Outcome(self._reports.taken(), self._state.changes())
+
+    def processes(self) -> list[ProcessState]:
+        """Return the processes of the run that were last seen running."""
+        found: list[ProcessState] = []
+        for key, row in self._state.every(Process):
+            if row.running:
+                _, node, pid = key.split("|")
+                found.append(ProcessState(time=self.clock, node=node, role=row.role, pid=int(pid), state="running"))
+        return found
 
     def summary(self) -> Summary:
         """Return the run as it stands."""
@@ -107,14 +138,15 @@ class Engine:
             cell = self._state.get(Cell, key)
             if cell is not None:
                 self._fall_due(key, cell)
-                self._say_health()
+            else:
+                self._reports.fall_due(key, self.clock)
+            self._say_health()
         self._run.clock = until
-        self._state.put("run", self._run)
 
     def _fall_due(self, key: str, cell: Cell) -> None:
         rule = self._book.rules.get(cell.rule)
         kind = rule.on.kind if rule else ""
-        blind = self._sources.blind(kind)
+        blind = rule is not None and self._sources.blind(rule, cell)
         if rule is not None and kind == "absence":
             self._progress.overdue(rule, self.clock, blind=blind)
         elif rule is not None and kind == "blind":
@@ -122,11 +154,12 @@ class Engine:
         else:
             self._alerts.timer(key, cell, self.clock, blind=blind)
 
-    def _take(self, event: Event) -> None:  # noqa: C901 - one case for each kind of event
+    def _take(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case for each kind of event
         at = self.clock
         if self._run.began == EPOCH:
             self._run.began = self._run.phase_since = at
             self._progress.begin(at)
+            self._reports.begin(at)
         match event:
             case AttemptBegun():
                 self._begin(event, at)
@@ -142,11 +175,16 @@ class Engine:
             case Rollout():
                 self._rollout(event, at)
             case Marker():
-                self._moved("marker", event.kind, event.number, at)
+                self._moved("marker", event.kind, event.number, event.source, at)
             case ProcessState():
                 self._process(event, at)
-            case SourceState() | ScrapeFailed() | Sample():
+            case SourceState() | ScrapeFailed():
                 self._sources.take(event, at)
+            case Sample():
+                self._sources.take(event, at)
+                self._values.sample(event, at)
+            case DiskSpace():
+                self._values.disk(event, at)
             case _:
                 pass  # what only passes time, or concerns delivery
 
@@ -156,12 +194,15 @@ class Engine:
         if (event.number, event.identity) == (run.attempt, run.identity):
             return
         self._alerts.resolve_all(at)
+        self._values.begin()
         gone = [key for key, process in self._state.every(Process) if not process.running]
         for key in [*gone, *(key for key, _ in self._state.every(Copies))]:
             self._state.drop(key)
         run.attempt, run.identity, run.began = event.number, event.identity, at
         run.phase, run.phase_since, run.milestones, run.stages = "starting", at, {}, {}
         self._progress.begin(at)
+        self._sources.begin(at)
+        self._reports.begin_attempt(at)
 
     def _text(self, fact: Fact | None, at: datetime) -> None:
         """Take a line of text: rules first, since a line that ends the run may say why."""
@@ -179,41 +220,37 @@ class Engine:
         """Tell whether another file of its group has brought this record already."""
         if fact.copies is None:
             return False
-        key, digest = f"copies|{fact.copies}", fact.digest()
+        key = f"copies|{fact.copies}"
         row = self._state.get(Copies, key) or Copies()
-        if digest in row.recent:
-            return True
-        push(row.recent, digest)
+        record, file = fact.digests()
+        others = [by for said, by in row.recent if said == record and by != file]
+        known = max((others.count(by) for by in others), default=0)
+        repeats = row.recent.count((record, file)) < known
+        push(row.recent, (record, file))
         self._state.put(key, row)
-        return False
+        return repeats
 
     def _passed(self, milestone: str, at: datetime) -> None:
         self._progress.passed(milestone, at)
         self._phases.passed(milestone, at)
 
-    def _moved(self, event: str, of: str, number: int, at: datetime) -> None:
+    def _moved(self, event: str, of: str, number: int, source: str, at: datetime) -> None:
         for clock in self._book.clocks:
             if clock.event == event and clock.of in ("", of):
                 if clock.is_step:
                     self._run.step = number
-                self._progress.moved(clock, number, at)
+                self._progress.moved(clock, number, source, at)
                 if clock.is_step or clock.name not in self._run.milestones:
                     self._phases.passed(clock.name, at)
 
     def _metrics(self, event: Metrics, at: datetime) -> None:
-        component = self._book.components.writer.get(event.writer)
         if event.completes:
-            self._moved("metrics", event.writer, event.step, at)
-        if component is None:
-            return
-        for name, value in event.values.items():
-            for rule in self._book.of_metric(name):
-                fact = facts.of_metric(event, name, value, component)
-                self._alerts.value(rule, fact, at, event.step, value)
+            self._moved("metrics", event.writer, event.step, event.source, at)
+        self._values.metrics(event, at)
 
     def _rollout(self, event: Rollout, at: datetime) -> None:
         component = self._book.components.rollout
-        self._moved("rollout", event.kind, event.step, at)
+        self._moved("rollout", event.kind, event.step, event.source, at)
         if component is None or event.cancelled:
             return
         fact = facts.of_rollout(event, component)
@@ -232,13 +269,14 @@ class Engine:
         self._phases.process(event, at)
 
     def _say_health(self) -> None:
-        """Say health and phase if either has changed."""
+        """Say health and phase if either has changed, then what people are told of it all."""
         run = self._run
         health = self._health()
         if (health, run.phase) != (run.health, run.said):
             run.health, run.said = health, run.phase
             self._state.put("run", run)
             self._decisions.append(HealthChanged(time=self.clock, health=health, phase=run.phase))
+        self._reports.follow(self.clock)
 
     def _health(self) -> Health:
         run = self._run

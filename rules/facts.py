@@ -14,10 +14,11 @@ from pipeline.events import Level
 from pipeline.formats import headers
 
 if TYPE_CHECKING:
-    from pipeline.events import HostLine, LogRecord, Metrics, ProcessState, Rollout
+    from pipeline.events import DiskSpace, HostLine, LogRecord, Metrics, ProcessState, Rollout, Sample
     from rules.rulebook import Rulebook
 
-_EVIDENCE_CHARS = 2048
+_EVIDENCE_BYTES = 2048
+_CLIPPED_CHARS = 200
 _FOLDED = re.compile(r"[0-9a-f]{8,}|\d+", re.ASCII)
 
 
@@ -34,28 +35,39 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """The group of files that may repeat it."""
 
     @property
-    def by(self) -> str:
-        """Who says it."""
-        return "|".join((self.evidence.source, self.labels.get("rank", ""), self.labels.get("process", "")))
+    def by(self) -> int:
+        """A number for who says it."""
+        return _digest("|".join((self.evidence.source, self.labels.get("rank", ""), self.labels.get("process", ""))))
 
-    def digest(self) -> int:
-        """Return a number that the same record has in every file."""
-        said = f"{self.time.timestamp() // 1}|{self.level}|{self.text}"
-        return int.from_bytes(hashlib.blake2b(said.encode(errors="replace"), digest_size=7).digest())
+    def digests(self) -> tuple[int, int]:
+        """Return a number that the same record has in every file, and one of the file."""
+        return _digest(f"{self.time.timestamp() // 1}|{self.level}|{self.text}"), _digest(self.evidence.source)
 
 
-def _cut(text: str) -> str:
-    """Return the beginning and the end of a long text: of a traceback, what failed and why."""
-    if len(text) <= _EVIDENCE_CHARS:
-        return text
-    return f"{text[: _EVIDENCE_CHARS // 4]}\n…\n{text[-_EVIDENCE_CHARS * 3 // 4 + 3 :]}"
+def clip(text: str) -> str:
+    """Return the beginning of a label or path, as UTF-8 can hold it."""
+    return text[:_CLIPPED_CHARS].encode(errors="replace").decode()
+
+
+def evidence_of(source: str, offset: int | None, text: str) -> Evidence:
+    """Return what is kept of a text: if it is long, where it begins and ends, as in a traceback."""
+    said = text.encode(errors="replace")
+    if len(said) > _EVIDENCE_BYTES:
+        begin, end = said[: _EVIDENCE_BYTES // 4], said[-_EVIDENCE_BYTES * 3 // 4 + len("\n…\n".encode()) :]
+        text = f"{begin.decode(errors='ignore')}\n…\n{end.decode(errors='ignore')}"
+    elif not text.isascii():
+        text = said.decode()
+    return Evidence(source=clip(source), offset=offset, text=text)
 
 
 def template(text: str) -> int:
     """Return a number that texts share which differ only in numbers and ids."""
     first = text.split("\n", 1)[0][:300]
-    folded = _FOLDED.sub("#", first)
-    return int.from_bytes(hashlib.blake2b(folded.encode(errors="replace"), digest_size=7).digest())
+    return _digest(_FOLDED.sub("#", first))
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=7).digest())
 
 
 def of_log(event: LogRecord, book: Rulebook) -> Fact | None:
@@ -75,7 +87,7 @@ def of_log(event: LogRecord, book: Rulebook) -> Fact | None:
         text=event.text,
         level=event.level,
         copies=origin.copies,
-        evidence=Evidence(source=event.source, offset=event.offset, text=_cut(event.text)),
+        evidence=evidence_of(event.source, event.offset, event.text),
     )
 
 
@@ -93,7 +105,7 @@ def of_host(event: HostLine, book: Rulebook) -> Fact | None:
         text=text,
         level=header.level if header else None,
         copies=book.components.copies.get(event.origin),
-        evidence=Evidence(source=event.origin, offset=None, text=_cut(text)),
+        evidence=evidence_of(event.origin, None, text),
     )
 
 
@@ -103,7 +115,7 @@ def of_rollout(event: Rollout, component: Component) -> Fact:
     labels = {"env": event.env, "source": event.source}
     labels |= {"agent": event.agent} if event.agent else {}
     labels |= {"error": event.error} if event.error else {}
-    evidence = Evidence(source=event.source, offset=event.offset, text=f"{event.env}: {said}")
+    evidence = evidence_of(event.source, event.offset, f"{event.env}: {said}")
     return Fact(time=event.time, component=component, labels=labels, evidence=evidence)
 
 
@@ -117,12 +129,29 @@ def of_process(event: ProcessState, component: Component) -> Fact:
         time=event.time,
         component=component,
         labels=labels,
-        evidence=Evidence(source="processes", offset=None, text=said),
+        evidence=evidence_of("processes", None, said),
     )
 
 
 def of_metric(event: Metrics, name: str, value: float, component: Component) -> Fact:
     """Return the fact of one value of a step."""
-    evidence = Evidence(source=event.source, offset=event.offset, text=f"step {event.step}: {name} = {value:.6g}")
-    labels = {"metric": name, "step": str(event.step), "value": f"{value:.6g}", "source": event.source}
+    evidence = evidence_of(event.source, event.offset, f"step {event.step}: {name} = {value:.6g}")
+    labels = {"metric": name, "series": f"{event.writer} {name}", "step": str(event.step), "source": event.source}
     return Fact(time=event.time, component=component, labels=labels, evidence=evidence)
+
+
+def of_sample(event: Sample, component: Component) -> Fact:
+    """Return the fact of one value of a Prometheus page."""
+    engine = f" engine {event.labels['engine']}" if "engine" in event.labels else ""
+    evidence = evidence_of(event.endpoint, None, f"{event.name}{engine} = {event.value:.6g}")
+    labels = {"metric": event.name, "series": f"{event.endpoint} {event.name}{engine}", "source": event.endpoint}
+    return Fact(time=event.time, component=component, labels=labels, evidence=evidence)
+
+
+def of_disk(event: DiskSpace, name: str, value: float) -> Fact:
+    """Return the fact of the space of a file system."""
+    free_gib = event.free_bytes / 2**30
+    evidence = evidence_of(event.path, None, f"{free_gib:.1f} GiB of {event.total_bytes / 2**30:.1f} GiB free")
+    labels = {"metric": name, "series": f"{event.node} {event.path} {name}", "node": event.node, "path": event.path}
+    labels |= {"free": f"{free_gib:.1f} GiB", "value": f"{value:.4g}", "source": "disk"}
+    return Fact(time=event.time, component="storage", labels=labels, evidence=evidence)

@@ -6,20 +6,23 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Component, IncidentChanged, IncidentSummary, worst_severity
-from rules.state import RING, Incident, Member
+from rules.rows import Incident, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pipeline.alerts import Decision
+    from pipeline.alerts import Decision, Severity
     from rules.model import Rule
+    from rules.rows import Cell, Run
     from rules.rulebook import Rulebook
-    from rules.state import Cell, Run, State
+    from rules.state import State
 
 CLOSE_IN_TIME = timedelta(minutes=5)
 """An alert joins an incident whose last one is no older, related or not."""
 SAME_MOMENT = timedelta(seconds=2)
 """Clocks of one node do not order what is closer."""
+_MEMBERS = 40
+"""Of more than that, alerts of one rule that differ only in their subjects are left out."""
 
 
 class Incidents:
@@ -27,7 +30,8 @@ class Incidents:
 
     def __init__(self, state: State, book: Rulebook, say: Callable[[Decision], None]) -> None:
         self._state, self._book, self._say = state, book, say
-        self._open = {i.id: i for _, i in state.every(Incident) if i.closed is None}
+        opened = sorted((i for _, i in state.every(Incident) if i.closed is None), key=lambda i: int(i.id))
+        self._open = {i.id: i for i in opened}
 
     @property
     def any_open(self) -> bool:
@@ -36,16 +40,17 @@ class Incidents:
 
     def place(self, key: str, rule: Rule, cell: Cell, at: datetime, run: Run) -> str:
         """Put a firing alert into the incident it belongs to, a new one if there is none; return its id."""
-        incident = self._joined(key, rule, cell.component, at) or self._opened(at, run)
+        incident = self._open.get(cell.incident) or self._joined(key, rule, cell.component, at) or self._opened(at, run)
         severity = cell.severity or "info"
         known = next((m for m in incident.members if m.key == key), None)
         if known is not None:
             known.severity, known.firing = severity, True
-        elif len(incident.members) < RING:
+        elif _has_room(incident.members):
             member = Member(
                 key=key, rule=rule.name, mode=rule.failure_mode, component=cell.component, severity=severity, at=at
             )
             incident.members.append(member)
+        if known is None:
             incident.last = at
         return incident.id
 
@@ -58,6 +63,8 @@ class Incidents:
         root = self._root(incident)
         incident.root, incident.mode, incident.component = root.rule, root.mode, root.component
         incident.severity = worst_severity([m.severity for m in incident.members])
+        modes = dict.fromkeys(m.mode for m in incident.members)
+        incident.symptoms = [mode for mode in modes if mode != incident.mode]
         incident.restart = (rule := self._book.rules.get(root.rule)) is not None and rule.restart
         self._state.put(_key(id_), incident)
         if _visible(incident) != before:
@@ -87,7 +94,7 @@ class Incidents:
                 severity=i.severity,
                 opened=i.opened,
                 closed=i.closed,
-                symptoms=_symptoms(i),
+                symptoms=list(i.symptoms),
                 proposes_restart=i.restart,
             )
             for i in found
@@ -118,7 +125,9 @@ class Incidents:
         gravest = max(SEVERITIES.index(m.severity) for m in candidates or members)
         grave = [m for m in candidates or members if SEVERITIES.index(m.severity) == gravest]
         specific = max(self._specificity(m) for m in grave)
-        return min((m for m in grave if self._specificity(m) == specific), key=lambda m: (m.at, m.key))
+        alike = [m for m in grave if self._specificity(m) == specific]
+        first = min(m.at for m in alike)
+        return min((m for m in alike if m.at - first < SAME_MOMENT), key=lambda m: m.key)
 
     def _explains(self, cause: Member, effect: Member) -> bool:
         mine, other = (cause.mode, cause.component), (effect.mode, effect.component)
@@ -137,19 +146,29 @@ class Incidents:
                 failure_mode=incident.mode,
                 component=incident.component,
                 severity=incident.severity,
-                symptoms=_symptoms(incident),
+                symptoms=list(incident.symptoms),
                 proposes_restart=incident.restart,
             )
         )
+
+
+def _has_room(members: list[Member]) -> bool:
+    """Make room for one more member, if there is one for which another one stands."""
+    if len(members) < _MEMBERS:
+        return True
+    seen: set[tuple[str, Component, Severity]] = set()
+    for i, member in enumerate(members):
+        stands_for = member.rule, member.component, member.severity
+        if stands_for in seen:
+            del members[i]
+            return True
+        seen.add(stands_for)
+    return False
 
 
 def _key(id_: str) -> str:
     return f"incident|{id_}"
 
 
-def _symptoms(incident: Incident) -> list[str]:
-    return [mode for mode in dict.fromkeys(m.mode for m in incident.members) if mode != incident.mode]
-
-
 def _visible(incident: Incident) -> tuple[object, ...]:
-    return incident.mode, incident.component, incident.severity, incident.restart, _symptoms(incident)
+    return incident.mode, incident.component, incident.severity, incident.restart, incident.symptoms

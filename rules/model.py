@@ -11,7 +11,9 @@ from pipeline.events import Level, Role
 from rules.pattern import Duration, Pattern
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=80)]
-Label: TypeAlias = Literal["env", "agent", "rank", "node", "role", "pid", "source", "error", "metric", "process"]
+Label: TypeAlias = Literal[
+    "env", "agent", "rank", "node", "role", "pid", "source", "error", "metric", "series", "process"
+]
 """What a rule can be held per: an alert for each value."""
 
 
@@ -45,9 +47,20 @@ class RolloutTrigger(Table, frozen=True, kw_only=True):
 
 
 class MetricTrigger(Table, frozen=True, kw_only=True):
-    """Values of `metrics.jsonl`, or of a step's console line, by key."""
+    """
+    Numbers that change over time, each series on its own.
+
+    Keys of `metrics.jsonl` (and of a step's console line), series of Prometheus pages, and `disk/free_ratio`,
+    `disk/free_bytes`. Stars stand for anything.
+    """
 
     name: list[str]
+    writer: Literal["trainer", "orchestrator", "evaluator"] | None = None
+    """Only what this one reports: some keys are written by several."""
+    over: str | None = None
+    """Divided by this key of the same row."""
+    rate: bool = False
+    """A counter: what it grows by in a minute."""
 
 
 class ProcessTrigger(Table, frozen=True, kw_only=True):
@@ -55,6 +68,10 @@ class ProcessTrigger(Table, frozen=True, kw_only=True):
 
     state: list[Literal["exited", "zombie", "running"]] = msgspec.field(default_factory=lambda: ["exited"])
     role: list[Role] = []
+    title: Pattern | None = None
+    """Is found in its title."""
+    orphan: Literal[True] | None = None
+    """Its parent is gone, and init has adopted it."""
     exit_code: list[int] = []
     """Any of these; negative for a signal. An unknown code is none of them."""
     not_exit_code: list[int] = []
@@ -100,6 +117,12 @@ class Trigger(Table, frozen=True, kw_only=True):
         """The name of the one trigger that is given."""
         return next(name for name in TRIGGERS if getattr(self, name) is not None)
 
+    @property
+    def subject(self) -> list[Label]:
+        """The labels that tell one alert from another; of blindness always the source, of metrics the series."""
+        more: list[Label] = ["source"] if self.blind is not None else ["series"] if self.metric is not None else []
+        return [*self.per, *(label for label in more if label not in self.per)]
+
     def __post_init__(self) -> None:
         """Refuse none, or more than one."""
         given = [name for name in TRIGGERS if getattr(self, name) is not None]
@@ -123,8 +146,24 @@ class OwnPace(Table, frozen=True, kw_only=True):
     percentile: Annotated[float, msgspec.Meta(gt=0, le=100)] = 95.0
     last: Annotated[int, msgspec.Meta(ge=3, le=60)] = 20
     warm_up: Annotated[int, msgspec.Meta(ge=1)] = 5
-    """Steps before there is a history; until then the time-out of the stage holds, or `otherwise`."""
+    """Ordinary steps before there is a history; until then the time-out of a stage that goes on holds."""
+    early_times: Annotated[float, msgspec.Meta(gt=0)] = 8.0
+    early_at_least: Duration = Duration("8m")
+    """With no such stage: that many times the longest step so far, whatever was in it."""
     otherwise: Duration
+    """Before the second step."""
+
+
+class Baseline(Table, frozen=True, kw_only=True):
+    """What is usual for a series: the median of its past values, those left out that were hits."""
+
+    values: Annotated[int, msgspec.Meta(ge=3, le=60)] = 20
+    frozen: bool = False
+    """The first ones, for good; else the last ones, which follow what drifts slowly."""
+    skip: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Values at the beginning that say nothing yet."""
+    warm_up: Annotated[int, msgspec.Meta(ge=2, le=60)] = 8
+    """Values before there is a past to compare with."""
 
 
 class Escalation(Table, frozen=True, kw_only=True):
@@ -153,6 +192,17 @@ class Escalation(Table, frozen=True, kw_only=True):
     """Of metrics: a hit is a value above this."""
     below: float | None = None
     """Of metrics: a hit is a value below this."""
+    spike: Annotated[float, msgspec.Meta(gt=1)] | None = None
+    """Of metrics: a hit is a value more than that many times the usual one, and out of its spread."""
+    drop: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+    """Of metrics: a hit is a value that has lost more than this share of the usual one, and is out of its spread."""
+    deviation: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Of metrics: a hit is a value more than that many (robust) standard deviations from the usual one."""
+    reaches: float | None = None
+    """Of metrics: a hit is a value on its way to this one, which it reaches within the time of `ahead`."""
+    ahead: Duration | None = None
+    of_last: Annotated[int, msgspec.Meta(ge=1, le=60)] | None = None
+    """Of metrics: `persistent` counts hits among that many values, instead of `within` a time."""
 
     def __post_init__(self) -> None:
         """Refuse none or several of the words, and a word without what it needs."""
@@ -160,16 +210,16 @@ class Escalation(Table, frozen=True, kw_only=True):
         if len(given) != 1:
             message = f"give exactly one of {', '.join(WORDS)}; here: {' and '.join(given) or 'none'}"
             raise ValueError(message)
-        needs = {"persistent": ["within"], "growing": ["within"], "fraction": ["over", "at_least"]}.get(given[0], [])
+        needs = {
+            "persistent": [] if self.of_last else ["within"],
+            "growing": ["within"],
+            "fraction": ["over", "at_least"],
+        }.get(given[0], [])
+        if (self.reaches is None) != (self.ahead is None):
+            needs = [*needs, "reaches", "ahead"]
         if missing := [key for key in needs if getattr(self, key) is None]:
             message = f'"{given[0]}" needs {" and ".join(missing)}'
             raise ValueError(message)
-
-    def is_hit(self, value: float) -> bool:
-        """Tell whether a metric's *value* is one that this escalation counts."""
-        if value != value:  # noqa: PLR0124 - not a number
-            return self.nan is True
-        return (self.above is not None and value > self.above) or (self.below is not None and value < self.below)
 
 
 WORDS = {
@@ -217,6 +267,8 @@ class Rule(Table, frozen=True, kw_only=True):
     on: Trigger
     escalate: Annotated[list[Escalation], msgspec.Meta(min_length=1, max_length=3)]
     clear: Clear | None = None
+    baseline: Baseline | None = None
+    """Of metrics: what is usual, for `spike`, `drop` and `deviation`."""
     during: list[Phase] = msgspec.field(default_factory=lambda: ["starting", "running", "finishing"])
     specificity: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
     """Of alerts that could be the root of one incident, the most specific names it."""

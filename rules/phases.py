@@ -5,23 +5,28 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from rules.state import Process
+from rules.facts import clip
+from rules.rows import Process
 
 if TYPE_CHECKING:
     from pipeline.events import ProcessState, Role
     from rules.alerting import Alerts
     from rules.progress import Progress
+    from rules.rows import Run
     from rules.rule_file import PhaseStart
     from rules.rulebook import Rulebook
-    from rules.state import Run, State
+    from rules.sources import Sources
+    from rules.state import State
 
 
 class Phases:
     """How far the run has come."""
 
-    def __init__(self, state: State, book: Rulebook, run: Run, alerts: Alerts, progress: Progress) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - what a phase has a say in
+        self, state: State, book: Rulebook, run: Run, alerts: Alerts, progress: Progress, sources: Sources
+    ) -> None:
         self._state, self._book, self._run = state, book, run
-        self._alerts, self._progress = alerts, progress
+        self._alerts, self._progress, self._sources = alerts, progress, sources
 
     def passed(self, name: str, at: datetime) -> None:
         """Note a milestone, or a clock that moved."""
@@ -33,7 +38,9 @@ class Phases:
         """Note the state of a process."""
         running = event.state == "running"
         row = Process(role=event.role, running=running, exit_code=event.exit_code)
-        self._state.put(f"process|{event.node}|{event.pid}", row)
+        key = f"process|{clip(event.node)}|{event.pid}"
+        if self._state.has_room(key):
+            self._state.put(key, row)
         if not running:
             self._look(at)
 
@@ -48,7 +55,10 @@ class Phases:
         if start.within is not None and at - run.phase_since > timedelta(seconds=start.within):
             return False
         reached = any(all(name in run.milestones for name in names) for names in start.when)
-        last = run.config is not None and run.config.max_steps is not None and run.step >= run.config.max_steps
+        trained = any(clock.name in run.milestones for clock in self._book.clocks if clock.is_step)
+        last = (
+            trained and run.config is not None and run.config.max_steps is not None and run.step >= run.config.max_steps
+        )
         return reached or (start.last_step and last) or any(self._gone(roles) for roles in start.exited)
 
     def _gone(self, roles: list[Role]) -> bool:
@@ -67,3 +77,5 @@ class Phases:
         if run.phase == "finished":
             self._alerts.resolve_all(at)
         self._progress.expect(at)
+        if run.phase != "failed":  # what is not seen is no evidence of what caused it
+            self._sources.expect(at)

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from pipeline.alerts import SEVERITIES, Evidence, Severity
 from pipeline.events import EPOCH
 from rules.facts import Fact
-from rules.state import Moved, push
+from rules.rows import Moved, push
 from rules.windows import percentile
 
 if TYPE_CHECKING:
     from pipeline.alerts import Component
     from rules.alerting import Alerts
     from rules.model import Escalation, OwnPace, Rule
+    from rules.rows import Run
     from rules.rule_file import Clock
     from rules.rulebook import Rulebook
-    from rules.state import Run, State
+    from rules.state import State
 
 _LOOK_AGAIN = timedelta(seconds=10)
 """While a source is blind, absence is looked at again that much later."""
@@ -52,13 +53,17 @@ class Progress:
             self._state.put("run", self._run)
             self.expect(at)
 
-    def moved(self, clock: Clock, number: int, at: datetime) -> None:
+    def moved(self, clock: Clock, number: int, source: str, at: datetime) -> None:
         """Note that a clock has moved: what was missed is there again."""
         row = self._state.get(Moved, _key(clock.name)) or Moved()
+        row.source = source
         if clock.event == "metrics" and row.at != EPOCH and number == row.number:
             return  # the console and the metrics file both tell of a step, and so do copies of either
-        if clock.is_step and not row.rested:
-            push(row.ordinary_s, (at - row.at).total_seconds())
+        if clock.is_step and row.at != EPOCH:
+            took_s = (at - row.at).total_seconds()
+            row.longest_s = max(row.longest_s, took_s)
+            if not row.rested:
+                push(row.ordinary_s, took_s)
         row.number, row.at = number, at
         self._state.put(_key(clock.name), row)
         self.passed(clock.name, at)
@@ -111,7 +116,10 @@ class Progress:
         ends = [at + timedelta(seconds=stage.timeout) for stage, at in begun if not stage.pause]
         if ends:
             return max(min(ends), since + timedelta(seconds=pace.at_least))
-        return since + timedelta(seconds=max(pace.otherwise, *pauses, 0.0))
+        early_s = (
+            max(pace.early_at_least, pace.early_times * row.longest_s) if row and row.longest_s else pace.otherwise
+        )
+        return since + timedelta(seconds=max(min(early_s, pace.otherwise), *pauses, 0.0))
 
     def _pauses(self) -> list[str]:
         return [name for name in self._run.stages if (stage := self._stages.get(name)) is not None and stage.pause]

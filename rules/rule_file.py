@@ -109,6 +109,8 @@ class CheckInLine(Table, frozen=True, kw_only=True):
     over: Literal["sum", "max"] = "sum"
     """What is shown of the samples of several engines."""
     format: str = "{:.4g}"
+    step: bool = False
+    """Whether it is said of which step the value is: of one that does not come with each."""
     optional: bool = False
     """Whether it is left out, rather than shown as not yet known, where there is no value."""
     most: Annotated[int, msgspec.Meta(ge=1, le=20)] = 6

@@ -40,6 +40,10 @@ def matches_process(rule: Rule, event: ProcessState) -> bool:
     trigger = rule.on.process
     if trigger is None or event.state not in trigger.state:
         return False
+    if trigger.title is not None and trigger.title.search(event.title) is None:
+        return False
+    if trigger.orphan and event.ppid != 1:
+        return False
     roles, codes, not_codes = trigger.role, trigger.exit_code, trigger.not_exit_code
     if roles and event.role not in roles:
         return False

@@ -93,8 +93,8 @@ def test_times_are_in_utc_and_cut(time: str) -> None:
 
 def test_further_times_of_an_event() -> None:
     """Not only an event's own time is in UTC and cut."""
-    found = events(f'{{"type":"gap","time":{TEXT},"since":"2026-08-19T14:34:56.1234+02:00","cause":"downtime"}}')
-    assert found == [Gap(time=TIME, since=TIME, cause="downtime")]
+    found = events(f'{{"type":"gap","time":{TEXT},"until":"2026-08-19T14:34:56.1234+02:00","cause":"downtime"}}')
+    assert found == [Gap(time=TIME, until=TIME, cause="downtime")]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_further_times_of_an_event() -> None:
         '{"type":"tick","time":"yesterday"}',
         '{"type":"tick","time":1787140000}',
         '{"type":"tick","time":"0001-01-01T00:00:00+14:00"}',
-        f'{{"type":"gap","time":{TEXT},"since":"2026-08-19T12:34:56","cause":"downtime"}}',
+        f'{{"type":"gap","time":{TEXT},"until":"2026-08-19T12:34:56","cause":"downtime"}}',
         f'{{"type":"host","time":{TEXT},"node":"n","origin":"rumour","text":""}}',
         f'{{"type":"sample","time":{TEXT},"endpoint":"e","name":"a","value":"12"}}',
         f'{{"type":"sample","time":{TEXT},"endpoint":"e","name":"a","value":["NaN"]}}',
@@ -240,7 +240,7 @@ EVENTS: st.SearchStrategy[KeptEvent] = st.one_of(
     st.builds(HostLine, time=TIMES, node=WORDS, origin=st.sampled_from(["kernel", "cgroup"]), text=WORDS),
     st.builds(DiskSpace, time=TIMES, node=WORDS, path=WORDS, total_bytes=NUMBERS, free_bytes=NUMBERS),
     st.builds(SourceState, time=TIMES, name=WORDS, state=st.sampled_from(["seeing", "blind"]), failed=st.booleans()),
-    st.builds(Gap, time=TIMES, since=TIMES, cause=st.sampled_from(["downtime", "suspension"])),
+    st.builds(Gap, time=TIMES, until=TIMES, cause=st.sampled_from(["downtime", "suspension"])),
     st.builds(Receipt, time=TIMES, item=WORDS, sink=WORDS, outcome=st.sampled_from(["delivered", "failing"])),
 )  # fmt: skip
 

@@ -1,0 +1,205 @@
+"""The figures that check-ins show: the last value of each, and whether it has spiked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rules.facts import clip
+from rules.pattern import Pattern
+from rules.rows import Figure, Line, Source
+
+if TYPE_CHECKING:
+    from pipeline.events import Metrics, Sample
+    from rules.rule_file import CheckInLine
+    from rules.rulebook import Rulebook
+    from rules.state import State
+
+USUAL = 20
+"""Values whose median is what is usual."""
+WARM_UP = 5
+_METRICS, _ENGINES = 32, 100
+"""Values of a line that are kept: its row stays below 16 KiB."""
+_NAME_CHARS, _ENGINE_CHARS = 200, 120
+_NAMES_KEPT = 20_000
+_VALUE_CHARS = 24
+
+
+class Figures:
+    """The last values of what a rulebook's check-in lines name."""
+
+    def __init__(self, state: State, book: Rulebook) -> None:
+        self._state, self._lines = state, book.checkin_lines
+        self._globs = {line.name: [_glob(name) for name in line.metric] for line in self._lines}
+        self._without = {line.name: [_glob(name) for name in line.not_] for line in self._lines}
+        self._of: dict[tuple[str, str], list[CheckInLine]] = {}
+
+    def begin(self) -> None:
+        """Begin an attempt: nothing is known yet."""
+        for line in self._lines:
+            self._state.drop(_key(line.name))
+
+    def metrics(self, event: Metrics) -> None:
+        """Note the values of a step."""
+        for name, value in event.values.items():
+            for line in self._lines_of(event.writer, name):
+                self._value(line, name, value, event)
+
+    def sample(self, event: Sample) -> None:
+        """Note a value of a Prometheus page."""
+        if not math.isfinite(event.value):
+            return
+        for line in self._lines:
+            if event.name in line.sample:
+                labels = ",".join(f"{name}={value}" for name, value in sorted(event.labels.items()))
+                engine = f"{event.endpoint}\n{labels}"[:_ENGINE_CHARS]
+                self._keep(line, engine, Figure(event.value), _ENGINES)
+
+    def forget_spikes(self) -> None:
+        """Note that the spikes so far have been shown."""
+        for line in self._lines:
+            row = self._state.get(Line, _key(line.name)) if line.spike else None
+            if row is not None and any(figure.spike for figure in row.figures.values()):
+                for figure in row.figures.values():
+                    figure.spike = None
+                self._state.put(_key(line.name), row)
+
+    def shown(self, section: str) -> list[str]:
+        """Return what is known of a section, in the order of the rulebook. Names in it are the run's."""
+        lines = [line for line in self._lines if line.section == section]
+        return [part for line in lines for part in (self._samples(line) if line.sample else self._values(line))]
+
+    def _lines_of(self, writer: str, name: str) -> list[CheckInLine]:
+        key = writer, name
+        if key not in self._of:
+            if len(self._of) >= _NAMES_KEPT:
+                self._of.clear()
+            named = [line for line in self._lines if len(name) <= _NAME_CHARS and self._shows(line, name)]
+            self._of[key] = [line for line in named if line.writer in (None, writer)]
+        return self._of[key]
+
+    def _shows(self, line: CheckInLine, name: str) -> bool:
+        return _stars(self._globs[line.name], name) is not None and _stars(self._without[line.name], name) is None
+
+    def _value(self, line: CheckInLine, name: str, value: float, event: Metrics) -> None:
+        row = self._state.get(Line, _key(line.name))
+        known = row.figures.get(name) if row else None
+        if known is not None and known.step is not None and event.console and event.step <= known.step:
+            return  # rounded; the exact value is there already
+        figure = Figure(value, event.step)
+        if line.spike is not None and known is not None:
+            figure.recent, figure.spike = known.recent, known.spike
+            if known.step != event.step and math.isfinite(known.value):
+                figure.recent = [*known.recent, known.value][-USUAL:]
+        times = _times(figure)
+        if line.spike is not None and times > max(line.spike, figure.spike[2] if figure.spike else 0.0):
+            figure.spike = event.step, value, times
+        self._keep(line, name, figure, _METRICS)
+
+    def _keep(self, line: CheckInLine, name: str, figure: Figure, most: int) -> None:
+        row = self._state.get(Line, _key(line.name)) or Line()
+        if name not in row.figures and len(row.figures) >= most:
+            self._state.dropped["figures"] += 1
+            return
+        row.figures[name] = figure
+        self._state.put(_key(line.name), row)
+
+    def _samples(self, line: CheckInLine) -> list[str]:
+        row = self._state.get(Line, _key(line.name))
+        if row is None:
+            return _not_yet(line)
+        seen = [figure.value for engine, figure in row.figures.items() if self._is_seen(engine.partition("\n")[0])]
+        if not seen:
+            return [f"{line.label} not seen"]
+        return [f"{line.label} {_number(line, sum(seen) if line.over == 'sum' else max(seen))}"]
+
+    def _is_seen(self, endpoint: str) -> bool:
+        source = self._state.get(Source, f"source|{clip(f'metrics:{endpoint}')}")
+        return source is None or source.state == "seeing"
+
+    def _values(self, line: CheckInLine) -> list[str]:
+        row = self._state.get(Line, _key(line.name))
+        if row is None:
+            return _not_yet(line)
+        shown = sorted(row.figures.items())
+        labels = self._labels(line, [name for name, _ in shown])
+        parts = [f"{label} {self._said(line, figure)}" for label, (_, figure) in zip(labels, shown, strict=True)]
+        more = len(parts) - line.most
+        return parts[: line.most] + ([f"{more} more"] if more > 0 else [])
+
+    def _labels(self, line: CheckInLine, names: list[str]) -> list[str]:
+        """Return a label for each name; where two would be the same, with all that sets them apart."""
+        stars = [_stars(self._globs[line.name], name) or [] for name in names]
+        labels = [_filled(line.label, found) for found in stars]
+        again = Counter(labels)
+        return [
+            f"{label} ({_unnamed(line.label, found)})" if again[label] > 1 else label
+            for label, found in zip(labels, stars, strict=True)
+        ]
+
+    def _said(self, line: CheckInLine, figure: Figure) -> str:
+        notes = []
+        if figure.spike is not None:
+            step, value, times = figure.spike
+            where = "" if step == figure.step else f" at step {step}: {_number(line, value)},"
+            notes.append(f"spike{where or ':'} {times:.1f}x median")
+        if line.share_of is not None and (share := self._share(line.share_of, figure)) is not None:
+            verdict = f": {line.verdict}" if line.verdict and share >= 0.5 else ""
+            notes.append(f"{share:.0%}{verdict}")
+        if line.step and figure.step is not None:
+            notes.append(f"step {figure.step}")
+        return _number(line, figure.value) + (f" ({', '.join(notes)})" if notes else "")
+
+    def _share(self, of: str, figure: Figure) -> float | None:
+        row = self._state.get(Line, _key(of))
+        whole = next((figure.value for figure in row.figures.values()), 0.0) if row else 0.0
+        share = figure.value / whole if whole > 0 else math.nan
+        return share if math.isfinite(share) else None
+
+
+def _key(line: str) -> str:
+    return f"line|{line}"
+
+
+def _glob(name: str) -> Pattern:
+    """Return the pattern of a name in which each star, a group of its own, stands for anything."""
+    parts = [re.escape(part) for part in name.split("*")]
+    groups = [f"(?P<star{number}>.+?)" for number in range(1, len(parts))]
+    return Pattern(r"(?s)\A" + "".join(a + b for a, b in zip(parts, [*groups, ""], strict=True)) + r"\z")
+
+
+def _stars(globs: list[Pattern], name: str) -> list[str] | None:
+    """Return what the stars of the first fitting glob stand for; `None` if none fits."""
+    found = next((found for glob in globs if (found := glob.search(name)) is not None), None)
+    return None if found is None else list(found.values())
+
+
+def _filled(label: str, stars: list[str]) -> str:
+    for number, star in enumerate(stars, start=1):
+        label = label.replace(f"{{{number}}}", star)
+    return label
+
+
+def _unnamed(label: str, stars: list[str]) -> str:
+    return "/".join(star for number, star in enumerate(stars, start=1) if f"{{{number}}}" not in label)
+
+
+def _not_yet(line: CheckInLine) -> list[str]:
+    label = " ".join(re.sub(r"\{\d\}", "", line.label).split())
+    return [] if line.optional else [f"{label} not yet"]
+
+
+def _times(figure: Figure) -> float:
+    """Return how many times the usual value it is; 0 where nothing is usual yet."""
+    if len(figure.recent) < WARM_UP or not math.isfinite(figure.value):
+        return 0.0
+    usual = median(figure.recent)
+    return figure.value / usual if usual > 0 else 0.0
+
+
+def _number(line: CheckInLine, value: float) -> str:
+    shown = line.format.format(value)
+    return shown if len(shown) <= _VALUE_CHARS else f"{value:.3g}"

@@ -1,0 +1,231 @@
+"""
+The rows of the engine's state, small and bounded.
+
+They are the only truth, and what the journal holds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from pipeline.alerts import Component, Evidence, Health, Phase, Severity
+from pipeline.events import EPOCH, Role, RunConfigured, Seeing
+from rules.windows import Buckets
+
+RING = 60
+"""Numbers in a row's list."""
+
+_T = TypeVar("_T")
+
+
+class BaseRow(msgspec.Struct, kw_only=True):
+    """A row, and when something in it falls due."""
+
+    due: datetime | None = None
+
+
+class Run(BaseRow, kw_only=True, tag="run"):
+    """The run as a whole. Its step, config and numbering outlive an attempt."""
+
+    clock: datetime = EPOCH
+    """The greatest time of any event applied."""
+    attempt: int = 0
+    identity: str = ""
+    began: datetime = EPOCH
+    """The attempt's first event."""
+    phase: Phase = "starting"
+    phase_since: datetime = EPOCH
+    health: Health | None = None
+    """As last said; `None` before the first event."""
+    said: Phase | None = None
+    """The phase, as last said."""
+    milestones: dict[str, datetime] = {}
+    """When each was last passed."""
+    stages: dict[str, datetime] = {}
+    """When each that goes on began."""
+    step: int = 0
+    config: RunConfigured | None = None
+    incidents: int = 0
+    """Opened so far."""
+
+
+class Cell(BaseRow, kw_only=True, tag="cell"):
+    """One rule for one subject."""
+
+    rule: str
+    component: Component
+    labels: dict[str, str] = {}
+    hits: list[Buckets | None] = []
+    """For each escalation."""
+    totals: list[Buckets | None] = []
+    """What the hits are a fraction of, for each escalation."""
+    count: int = 0
+    """Hits since it was made."""
+    last_hit: datetime | None = None
+    last_other: datetime | None = None
+    """When something came that was no hit."""
+    since: datetime | None = None
+    """Since when the share is low enough to clear, or the source is blind."""
+    number: int | None = None
+    """The step of the last value that was counted."""
+    template: int = 0
+    template_at: datetime = EPOCH
+    template_by: int = 0
+    severity: Severity | None = None
+    """While it fires."""
+    fired: datetime | None = None
+    incident: str = ""
+    fields: dict[str, str] = {}
+    """What the last hit gives to the summary."""
+
+
+class Records(BaseRow, kw_only=True, tag="evidence"):
+    """The evidence of a cell: its first record, and the latest ones."""
+
+    records: list[Evidence] = []
+
+
+class Series(BaseRow, kw_only=True, tag="series"):
+    """The past of one series, as one rule looks at it."""
+
+    values: list[float] = []
+    times: list[float] = []
+    """Of the values, in seconds since the epoch."""
+    seen: int = 0
+    recent: list[int] = []
+    """For each escalation: which of the latest values were hits, the newest in the lowest bit."""
+    step: int | None = None
+    """What the last value is of."""
+    last: tuple[float, float] | None = None
+    """Time and value of a counter."""
+
+
+class Moved(BaseRow, kw_only=True, tag="clock"):
+    """A clock of progress."""
+
+    number: int = 0
+    at: datetime = EPOCH
+    source: str = ""
+    """The file that told of it last."""
+    ordinary_s: list[float] = []
+    """How long its last ordinary steps took."""
+    longest_s: float = 0.0
+    """The longest of all steps but the first."""
+    rested: bool = True
+    """Whether the step that goes on is not an ordinary one."""
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """An alert's part in an incident."""
+
+    key: str
+    rule: str
+    mode: str
+    component: Component
+    severity: Severity
+    at: datetime
+    firing: bool = True
+
+
+class Incident(BaseRow, kw_only=True, tag="incident"):
+    """The alerts of one attempt that belong together."""
+
+    id: str
+    opened: datetime
+    last: datetime
+    """When the last alert joined."""
+    closed: datetime | None = None
+    root: str = ""
+    """The rule of its root cause."""
+    mode: str = ""
+    component: Component = "host"
+    severity: Severity = "info"
+    restart: bool = False
+    symptoms: list[str] = []
+    """The other failure modes, as last said."""
+    members: list[Member] = []
+
+
+class Process(BaseRow, kw_only=True, tag="process"):
+    """A process of the run."""
+
+    role: Role
+    running: bool
+    exit_code: int | None = None
+
+
+class Source(BaseRow, kw_only=True, tag="source"):
+    """A source, as it last said of itself."""
+
+    state: Seeing
+    since: datetime
+    reason: str = ""
+    failed: bool = False
+
+
+class Copies(BaseRow, kw_only=True, tag="copies"):
+    """The last records of a group of files that repeat each other, each with its file."""
+
+    recent: list[tuple[int, int]] = []
+
+
+class Figure(msgspec.Struct, array_like=True):
+    """The last value of a metric or a sample; where spikes are flagged, those before it as well."""
+
+    value: float
+    step: int | None = None
+    recent: list[float] = []
+    spike: tuple[int, float, float] | None = None
+    """The greatest since the last check-in: its step, its value, and how many times the median it was."""
+
+
+class Line(BaseRow, kw_only=True, tag="line"):
+    """A line of the check-in: its figures by metric, or by engine."""
+
+    figures: dict[str, Figure] = {}
+
+
+class Schedule(BaseRow, kw_only=True, tag="schedule"):
+    """When check-ins are due, and what the next one has to tell: notes, and which incidents closed."""
+
+    attempt: int = 0
+    quiet_until: datetime = EPOCH
+    last: datetime | None = None
+    is_first: bool = True
+    ended: Phase | None = None
+    """The phase in which the attempt's last entry was made."""
+    notes: list[str] = []
+    closed: list[str] = []
+
+
+class Notice(BaseRow, kw_only=True, tag="notice"):
+    """What has been said of an incident: how many messages, the last one's mode, component and severity."""
+
+    messages: int = 0
+    said: tuple[str, Component, Severity] | None = None
+    said_at: datetime = EPOCH
+
+
+class Outgoing(BaseRow, kw_only=True, tag="outgoing"):
+    """The messages of the last hour, and what is held back: titles of the first ones, and how many."""
+
+    quiet_until: datetime = EPOCH
+    sent: list[datetime] = []
+    held: list[str] = []
+    held_count: int = 0
+    held_severity: Severity = "info"
+    storms: int = 0
+
+
+Row: TypeAlias = (
+    Run | Cell | Records | Moved | Series | Incident | Process | Source | Copies | Line | Schedule | Notice | Outgoing
+)
+
+
+def push(ring: list[_T], item: _T) -> None:
+    """Append to a bounded list, the oldest item making room."""
+    ring.append(item)
+    del ring[:-RING]

@@ -1,0 +1,185 @@
+"""Numbers that change over time: each series against bounds, against its own past, and against where it is heading."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rules import facts
+from rules.model import Baseline
+from rules.rows import Series, push
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from pipeline.events import DiskSpace, Metrics, Sample
+    from rules.alerting import Alerts
+    from rules.facts import Fact
+    from rules.model import Escalation, Rule
+    from rules.rulebook import Rulebook
+    from rules.state import State
+
+SIGMAS = 3.0
+"""A spike or a drop also is that many standard deviations away, as the median absolute deviation estimates them."""
+SIGMA = 1.4826
+"""Standard deviations in a median absolute deviation, if what it is of were normal."""
+_REMEMBERED = (1 << 60) - 1
+_TREND_VALUES, _TREND_S = 9, 600.0
+"""A trend is taken from that many values at least, over that long at least."""
+_PLAIN = Baseline()
+
+
+class Values:
+    """The series that rules look at."""
+
+    def __init__(self, state: State, book: Rulebook, alerts: Alerts) -> None:
+        self._state, self._book, self._alerts = state, book, alerts
+
+    def begin(self) -> None:
+        """Begin an attempt: what was usual in the last one may not be in this one."""
+        for key, _ in self._state.every(Series):
+            self._state.drop(key)
+
+    def metrics(self, event: Metrics, at: datetime) -> None:
+        """Take the figures of a step."""
+        component = self._book.components.writer.get(event.writer)
+        if component is None:
+            return
+        for name, value in event.values.items():
+            for rule in self._rules(name, event.time, event.writer):
+                self._count(rule, value, facts.of_metric(event, name, value, component), at, event)
+
+    def sample(self, event: Sample, at: datetime) -> None:
+        """Take a value of a Prometheus page."""
+        for rule in self._rules(event.name, event.time):
+            self._count(rule, event.value, facts.of_sample(event, rule.component or "host"), at)
+
+    def disk(self, event: DiskSpace, at: datetime) -> None:
+        """Take the space of a file system."""
+        ratio = event.free_bytes / event.total_bytes if event.total_bytes else math.nan
+        for name, value in (("disk/free_ratio", ratio), ("disk/free_bytes", float(event.free_bytes))):
+            for rule in self._rules(name, event.time):
+                self._count(rule, value, facts.of_disk(event, name, value), at)
+
+    def _rules(self, name: str, time: datetime, writer: str = "") -> list[Rule]:
+        found = [
+            rule for rule in self._book.of_metric(name) if rule.on.metric and rule.on.metric.writer in (None, writer)
+        ]
+        return [rule for rule in found if self._alerts.admits(rule, time)]
+
+    def _count(self, rule: Rule, value: float, fact: Fact, at: datetime, row: Metrics | None = None) -> None:
+        key = f"series|{self._alerts.key(rule, fact)}"
+        if not self._state.has_room(key):
+            return
+        series = self._state.get(Series, key) or Series(recent=[0] * len(rule.escalate))
+        if row is not None and series.step == row.step:
+            return  # the console tells of a step before the metrics file does
+        figure = _figure(rule, value, row.values if row else {}, series, at)
+        series.step = row.step if row else None
+        if figure is not None:
+            hits = [is_hit(escalation, figure, series, rule.baseline or _PLAIN) for escalation in rule.escalate]
+            self._tell(rule, figure, fact, at, series, hits)
+            _remember(rule, figure, at, series, hit=any(hits))
+        self._state.put(key, series)
+
+    def _tell(  # noqa: PLR0913, PLR0917 - all that is known of a value
+        self, rule: Rule, figure: float, fact: Fact, at: datetime, series: Series, hits: list[bool]
+    ) -> None:
+        counted = []
+        for i, (escalation, hit) in enumerate(zip(rule.escalate, hits, strict=True)):
+            series.recent[i] = (series.recent[i] << 1 | hit) & _REMEMBERED
+            last = escalation.of_last
+            enough = last is None or _recent(series.recent[i], last) >= (escalation.persistent or 1)
+            counted.append(hit and enough)
+        if not any(hits):
+            self._alerts.other(rule, fact, at)
+            return
+        usual = f"{median(series.values):.4g}" if series.values else "unknown"
+        labels = fact.labels | {"value": f"{figure:.4g}", "usual": usual}
+        self._alerts.hit(rule, msgspec.structs.replace(fact, labels=labels), at, counted)
+
+
+def is_hit(escalation: Escalation, value: float, series: Series, baseline: Baseline) -> bool:
+    """Tell whether *value* is one that the escalation counts: all that it asks of a value is met."""
+    if math.isnan(value):
+        return escalation.nan is True
+    asked: list[bool] = []
+    if escalation.above is not None:
+        asked.append(value > escalation.above)
+    if escalation.below is not None:
+        asked.append(value < escalation.below)
+    past = series.values if len(series.values) >= baseline.warm_up else None
+    if escalation.spike is not None:
+        asked.append(past is not None and value > escalation.spike * median(past) and _apart(value, past) > SIGMAS)
+    if escalation.drop is not None:
+        asked.append(
+            past is not None and value < (1 - escalation.drop) * median(past) and _apart(value, past) < -SIGMAS
+        )
+    if escalation.deviation is not None:
+        asked.append(past is not None and abs(_apart(value, past)) > escalation.deviation)
+    if escalation.reaches is not None and escalation.ahead is not None:
+        left_s = time_left_s(series, value, escalation.reaches)
+        asked.append(left_s is not None and left_s <= escalation.ahead)
+    return bool(asked) and all(asked)
+
+
+def time_left_s(series: Series, value: float, limit: float) -> float | None:
+    """
+    Return the seconds until the series reaches *limit* if it goes on as it did; `None` if it does not head there.
+
+    The trend is between the medians of its first and its last third: single values do not turn it.
+    """
+    third = len(series.values) // 3
+    if 3 * third < _TREND_VALUES or series.times[-1] - series.times[0] < _TREND_S:
+        return None
+    rise = median(series.values[-third:]) - median(series.values[:third])
+    slope = rise / (median(series.times[-third:]) - median(series.times[:third]))
+    left_s = (limit - value) / slope if slope else -1.0
+    return left_s if left_s >= 0 else None
+
+
+def _apart(value: float, past: list[float]) -> float:
+    """Return how many standard deviations *value* lies above the median of *past*; infinitely many if none varies."""
+    middle = median(past)
+    spread = SIGMA * median(abs(one - middle) for one in past)
+    if spread:
+        return (value - middle) / spread
+    return math.copysign(math.inf, value - middle) if value != middle else 0.0
+
+
+def _figure(rule: Rule, value: float, row: Mapping[str, float], series: Series, at: datetime) -> float | None:
+    """Return what the rule looks at: the value, its ratio to another of the row, or its rate per minute."""
+    trigger = rule.on.metric
+    if trigger is None or math.isinf(value):
+        return None
+    if trigger.over is not None:
+        other = row.get(trigger.over)
+        return value / other if other else None
+    if not trigger.rate:
+        return value
+    before, series.last = series.last, (at.timestamp(), value)
+    if before is None or at.timestamp() <= before[0] or value < before[1]:  # the first one, or the counter began anew
+        return None
+    return (value - before[1]) / (at.timestamp() - before[0]) * 60
+
+
+def _remember(rule: Rule, figure: float, at: datetime, series: Series, *, hit: bool) -> None:
+    """Let the series' past grow, but not by what is out of the ordinary."""
+    baseline = rule.baseline or _PLAIN
+    series.seen += 1
+    trend = any(escalation.reaches is not None for escalation in rule.escalate)
+    full = baseline.frozen and len(series.values) >= baseline.values
+    if math.isnan(figure) or series.seen <= baseline.skip or (not trend and (hit or full)):
+        return
+    push(series.values, figure)
+    push(series.times, at.timestamp())
+    kept = 60 if trend else baseline.values
+    del series.values[:-kept], series.times[:-kept]
+
+
+def _recent(mask: int, last: int) -> int:
+    return (mask & ((1 << last) - 1)).bit_count()
