@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from pipeline.events import EPOCH, AttemptBegun, Event, Metrics, RunConfigured, order
+from pipeline.events import EPOCH, AttemptBegun, Event, Mark, Metrics, OutsideEvent, RunConfigured, order
 from pipeline.formats.run_config import configured
 from pipeline.sources.data_readers import MetricsReader, RolloutReader
 from pipeline.sources.dating import Dating, chunks, rows_of, survey
 from pipeline.sources.log_reader import LogReader
+from pipeline.sources.marked import play_back
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int], None]
 """Is told how many bytes more have been read."""
+_BEGINNING = 10_000
+"""A batch, with which a recording of our own begins, has fewer events."""
 
 
 def replay(
@@ -37,26 +41,41 @@ def replay(
     Args:
         run: The run directory; it is only read.
         zone: Of the clocks in its logs.
-        recorded: The events of a recording, in their order.
+        recorded: The events of a recording, in their order. One with marks is played back as it was watched.
         read: Is told of the bytes that have been read.
 
     """
     attempts = [(attempt, run.log_files(attempt)) for attempt in run.attempts()]
-    shared = run.shared_logs()
-    logs = [file for _, files in attempts for file in files]
-    dating = survey([*logs, *shared], rows_of(_metrics(run)), zone)
-    streams: list[Iterator[Event]] = [iter(recorded)]
+    logs = [file for _, files in attempts for file in files] + run.shared_logs()
+    dating = survey(logs, rows_of(_metrics(run)), zone)
+    marked, recorded = _has_marks(recorded)
+    if marked:
+        yield from play_back(run, dating, recorded)
+        return
+    outside = (event for event in recorded if isinstance(event, OutsideEvent))
+    streams: list[Iterator[Event]] = [outside, _metrics(run, read)]
+    streams += [_rollouts(file, read) for file in run.rollout_files()]
+    streams += [_log(file, dating, read) for file in run.shared_logs()]
     begun: list[Event] = []
     for attempt, files in attempts:
         mine = [stream for file in files if (stream := _peeked(_log(file, dating, read))) is not None]
         streams += [stream for _, stream in mine]
         if mine:
             begun.append(_attempt(attempt, min(first.time for first, _ in mine)))
-    streams += [_log(file, dating, read) for file in shared]
-    streams += [_rollouts(file, read) for file in run.rollout_files()]
-    streams.append(_metrics(run, read))
-    streams.append(iter(begun) if dating.copied else heapq.merge(begun, run.markers(), key=order))
+    # a copied marker has the time of the copy
+    streams += [iter(begun), iter(() if dating.copied else run.markers())]
     yield from _configured(run, heapq.merge(*streams, key=order))
+
+
+def _has_marks(recorded: Iterable[KeptEvent]) -> tuple[bool, Iterator[KeptEvent]]:
+    """Tell whether a recording is one of our own, from its beginning; return it whole."""
+    events = iter(recorded)
+    beginning: list[KeptEvent] = []
+    for event in islice(events, _BEGINNING):
+        beginning.append(event)
+        if isinstance(event, Mark):
+            return True, chain(beginning, events)
+    return False, chain(beginning, events)
 
 
 def total_bytes(run: RunDirectory) -> int:

@@ -1,0 +1,87 @@
+"""
+A recording that runwatch made itself, played back exactly as it was watched.
+
+Its marks say how far each log had been read when a batch was committed, and its
+ticks what time it was before: the engine meets the same events, in the same
+order, at the same times. What a resume deletes (rollouts, markers) is in the
+recording; only logs and metrics are read from the run directory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.events import Event, Mark, Tick, order
+from pipeline.sources.data_readers import MetricsReader
+from pipeline.sources.dating import CHUNK_BYTES, Dating
+from pipeline.sources.log_reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
+    from pipeline.events import KeptEvent
+    from pipeline.run_directory import LogFile, RunDirectory
+
+
+def play_back(run: RunDirectory, dating: Dating, recorded: Iterable[KeptEvent]) -> Iterator[Event]:
+    """Yield what was applied, batch by batch; what follows the last mark was never committed."""
+    files = {file.relative: file for attempt in run.attempts() for file in run.log_files(attempt)}
+    files |= {file.relative: file for file in run.shared_logs()}
+    read: dict[str, _Logged | _Metrics] = {}
+    batch: list[Event] = []
+    for event in recorded:
+        if not isinstance(event, Mark):
+            batch.append(event)
+            continue
+        for path, offset in event.positions.items():
+            if path not in read and (opened := _open(run, files, dating, path)) is not None:
+                read[path] = opened
+            if path in read:
+                batch += read[path].up_to(offset, event.floor)
+        yield from (early for early in batch if isinstance(early, Tick))
+        yield from sorted((late for late in batch if not isinstance(late, Tick)), key=order)
+        yield event
+        batch = []
+
+
+def _open(run: RunDirectory, files: dict[str, LogFile], dating: Dating, path: str) -> _Logged | _Metrics | None:
+    if path == run.metrics_file().name:
+        return _Metrics(run)
+    return _Logged(files[path], dating) if path in files else None
+
+
+class _Logged:
+    """A log, read from mark to mark."""
+
+    def __init__(self, file: LogFile, dating: Dating) -> None:
+        self._file, self._at = file, 0
+        self._reader = LogReader(file.relative, file.attempt, dating.clock(file))
+
+    def up_to(self, offset: int, floor: datetime | None) -> list[Event]:
+        """Return the records up to *offset*, at which one ends."""
+        read: list[Event] = []
+        with self._file.path.open("rb") as opened:
+            opened.seek(self._at)
+            while self._at < offset and (data := opened.read(min(CHUNK_BYTES, offset - self._at))):
+                self._at += len(data)
+                read += [event for event, _ in self._reader.feed(data, floor)]
+        return read + [event for event, _ in self._reader.settle()]
+
+
+class _Metrics:
+    """`metrics.jsonl`, read from mark to mark."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._path, self._at = run.metrics_file(), 0
+        self._reader = MetricsReader(self._path.name)
+
+    def up_to(self, offset: int, _floor: datetime | None) -> list[Event]:
+        """Return the rows up to *offset*, at which one ends."""
+        read: list[Event] = []
+        with self._path.open("rb") as opened:
+            opened.seek(self._at)
+            while self._at < offset and (data := opened.read(min(CHUNK_BYTES, offset - self._at))):
+                self._at += len(data)
+                read += [event for event, _ in self._reader.feed(data)]
+        return read
