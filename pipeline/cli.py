@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 import click
 from rich.console import Console
 from rich.progress import Progress
+from setproctitle import setproctitle
 
 from pipeline import recording
-from pipeline.alerts import SEVERITIES, Severity, Summary
+from pipeline.alerts import SEVERITIES, CheckIn, Notification, Severity, Summary
 from pipeline.check import check as find_faults
+from pipeline.choice import choose
 from pipeline.config import Config, find_zone, load, load_rules
+from pipeline.journal_file import JournalError, read_recording
 from pipeline.judge import judge
+from pipeline.log import set_up_logs
 from pipeline.run_directory import NotARunDirectory, RunDirectory
 from pipeline.sources.replay import replay as replayed
 from pipeline.sources.replay import total_bytes
+from pipeline.state_directory import AlreadyWatched, StateDirectoryError, run_id, state_directory
 from pipeline.timeline import Timeline
 from rules.load import BadFile
 from rules.rulebook import Rulebook
+from sinks.base import Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from zoneinfo import ZoneInfo
 
     from pipeline.judge import Said
@@ -73,7 +80,8 @@ def replay(  # noqa: PLR0913, PLR0917 - one for each option
     with Progress(console=Console(stderr=True), transient=True, disable=total < _LONG_BYTES or as_json) as progress:
         task = progress.add_task("reading", total=total)
         events = replayed(run, zone, reader or (), read=lambda read: progress.advance(task, read))
-        worst = _show_all(judge(book, events, stop), show)
+        with _output(status_md) as status:
+            worst = _show_all(judge(book, events, stop), show, status)
     for kind, count in (reader.skipped if reader else {}).items():
         click.echo(f"{recorded}: skipped {count} events: {kind}", err=True)
     if fail_on is not None and worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on):
@@ -90,6 +98,55 @@ def check(files: tuple[Path, ...]) -> None:
     click.echo("ok")
 
 
+@main.command()
+@click.argument("directory", type=_PATH, default=Path(), metavar="[RUN_OR_OUTPUT_DIR]")
+@click.option("--config", "config_file", type=_PATH, help="Use this config.")
+@click.option("--once", is_flag=True, help="Look at everything once, write one check-in, and exit.")
+def run(directory: Path, config_file: Path | None, *, once: bool) -> None:
+    """Watch a run, in the foreground, until told to stop."""
+    chosen = _chosen(directory)
+    setproctitle(f"runwatch {run_id(chosen)}")
+    set_up_logs()
+    opened, config, book = _opened(chosen, config_file)
+    from pipeline.cli_run import run_service  # noqa: PLC0415 - the other commands start sooner without it
+
+    try:
+        run_service(opened, config, book, once=once)
+    except* (AlreadyWatched, StateDirectoryError, JournalError, Rejected) as group:
+        for error in group.exceptions:
+            click.echo(str(error), err=True)
+        sys.exit(FAILED)
+
+
+@main.command()
+@click.argument("directory", type=_PATH, default=Path(), metavar="[RUN_OR_OUTPUT_DIR]")
+@click.argument("out", type=click.File("wb"))
+def record(directory: Path, out: IO[bytes]) -> None:
+    """Write what was recorded of a run that is or was watched, as JSON Lines."""
+    journal = state_directory(_chosen(directory)) / "journal.db"
+    if not journal.exists():
+        _refuse(f"{directory}: nothing was recorded here; it is watched with: runwatch run {directory}")
+    for event in read_recording(journal):
+        out.write(recording.write([event]))
+
+
+def _chosen(directory: Path) -> Path:
+    """Return the run that is meant; a person is asked where that is not clear."""
+    try:
+        choice = choose(directory)
+    except NotARunDirectory as error:
+        _refuse(str(error))
+    if not choice.ambiguous:
+        click.echo(f"{choice.runs[0]}: {choice.reason}", err=True)
+        return choice.runs[0]
+    names = [str(run) for run in choice.runs]
+    if not sys.stdin.isatty():
+        _refuse(f"{directory}: {choice.reason}; name one of them:", *names)
+    for number, name in enumerate(names, start=1):
+        click.echo(f"{number}  {name}", err=True)
+    return choice.runs[click.prompt("which one", type=click.IntRange(1, len(names)), err=True) - 1]
+
+
 def _opened(run_dir: Path, config_file: Path | None) -> tuple[RunDirectory, Config, Rulebook]:
     """Open the run directory and load config and rules; what is wrong with them ends the program."""
     try:
@@ -102,11 +159,14 @@ def _opened(run_dir: Path, config_file: Path | None) -> tuple[RunDirectory, Conf
         _refuse(*error.messages)
 
 
-def _show_all(said: Iterable[Said], show: Callable[[Said], None]) -> Severity | None:
-    """Show everything; return the worst severity of an incident."""
+def _show_all(said: Iterable[Said], show: Callable[[Said], None], status: IO[str] | None) -> Severity | None:
+    """Show everything, check-ins into *status*; return the worst severity of an incident."""
     worst: Severity | None = None
     for one in said:
-        show(one)
+        if isinstance(one, CheckIn) and status is not None:
+            status.write(f"{one.text}\n")
+        elif not isinstance(one, CheckIn | Notification):  # nothing is delivered, so it is not said that it was
+            show(one)
         if isinstance(one, Summary) and one.incidents:
             worst = max((incident.severity for incident in one.incidents), key=SEVERITIES.index)
     return worst
@@ -114,6 +174,20 @@ def _show_all(said: Iterable[Said], show: Callable[[Said], None]) -> Severity | 
 
 def _print_json(said: Said) -> None:
     sys.stdout.buffer.write(recording.to_json(said) + b"\n")
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[IO[str] | None]:
+    """Open a file to write, if one is wanted; one that cannot be written ends the program."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        _refuse(f"{path}: cannot be written: {error.strerror}")
+    with file:
+        yield file
 
 
 def _zone(name: str) -> ZoneInfo:

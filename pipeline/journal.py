@@ -65,6 +65,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, bytes | None] = {}
     decisions: list[Decision] = []
     outbox: list[OutboxItem] = []
+    made: datetime | None = None
+    """By the wall clock, from which it is kept; without it, what it holds is as old as it says itself."""
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,10 +218,10 @@ class _Prepared:
     """A batch as the rows that it becomes, so that encoding it does not hold up others in the thread."""
 
     def __init__(self, batch: Batch) -> None:
-        self.events = [(_ms(event.time), pack(event)) for event in batch.kept]
+        self.events = [(_ms(batch.made or event.time), pack(event)) for event in batch.kept]
         receipts = [event for event in batch.kept if isinstance(event, Receipt)]
         entries: list[Entry] = [*batch.decisions, *receipts]
-        self.entries = [(_ms(entry.time), pack(entry)) for entry in entries]
+        self.entries = [(_ms(batch.made or entry.time), pack(entry)) for entry in entries]
         marks = [event for event in batch.kept if isinstance(event, Mark)]
         self.statements: list[tuple[str, list[tuple[Any, ...]]]] = [
             (_PUT_POSITION, [(_key(path), value) for path, value in batch.positions.items() if value is not None]),

@@ -21,6 +21,15 @@ PARTS = FORMATS | {"pipeline.own_thread", "pipeline.sources", "rules", "sinks"}
 STORAGE = {"pipeline.journal", "pipeline.journal_file", "pipeline.retention"}
 SERVICE = PARTS | STORAGE | {"pipeline.config", "pipeline.delivery", "pipeline.state_directory"}
 
+COMMANDS = {
+    "pipeline.check",
+    "pipeline.choice",
+    "pipeline.cli_run",
+    "pipeline.judge",
+    "pipeline.log",
+    "pipeline.timeline",
+}
+
 # Each package or module of ours, and what of ours it may import; of itself, anything.
 MAY_IMPORT: dict[str, set[str]] = {
     "pipeline.events": set(),
@@ -41,8 +50,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline.state_directory": DECISIONS,
     "pipeline.judge": PARTS | {"pipeline.config"},
     "pipeline.timeline": DECISIONS | {"pipeline.judge"},
-    "pipeline.app": SERVICE,
-    "pipeline.cli": SERVICE | {"pipeline.app", "pipeline.check", "pipeline.judge", "pipeline.timeline"},
+    "pipeline.choice": FORMATS,
+    "pipeline.log": set(),
+    "pipeline.supervision": PARTS,
+    "pipeline.watcher": PARTS | STORAGE,
+    "pipeline.app": SERVICE | {"pipeline.supervision", "pipeline.watcher"},
+    "pipeline.cli_run": SERVICE | {"pipeline.app", "pipeline.timeline"},
+    "pipeline.cli": SERVICE | COMMANDS,
     "pipeline.simulator": set(),
 }
 
