@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from pipeline.simulator.plan import ENVS, GROUP_SIZE, Fault, Plan
+from pipeline.simulator.plan import FAULTY_ENV, GROUP_SIZE, Fault, Plan
 from pipeline.simulator.timeline import FAILURE_S, LOOP_S, Course, Step
 
 if TYPE_CHECKING:
@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from random import Random
 
 CHANCE_FAILURES = 0.02
-FAULTY_ENV = ENVS[1]
 FAULTY_SHARE = 0.85
+IN_FLIGHT_EACH = 12
+"""Rollouts of an environment under way at any time."""
 
 PROVIDER_DOWN = (
     "ProviderError",
     "Error code: 503 - {'error': {'message': 'No available workers (all circuits open or unhealthy)'}}",
 )
 SANDBOX_DOWN = ("SandboxError", "sandbox provisioning failed: 503 from the provider")
+BROKEN_CODE = ("TaskError", "KeyError: 'tree' in score_leaves: the task has no such key")
 BAD_ANSWER = ("TaskError", "ValueError: no <answer> tag in the last message")
+
+FAULTS = {Fault.ENV_ERRORS: SANDBOX_DOWN, Fault.ONE_ENV_OF_THREE: BROKEN_CODE}
+"""What the rollouts of the faulty environment fail of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +70,24 @@ def _batch(plan: Plan, step: Step, fate: Course) -> Iterator[Episode]:
     dice = plan.dice(f"rollouts {step.number}")
     pace_s = (step.full_s - step.collects_s) / plan.batch_size
     for index in range(plan.batch_size):
-        place = index // GROUP_SIZE
-        identity = f"{step.number:08x}-{place:04x}-4000-8000-{plan.seed:012x}"
-        group = _Group(id=identity, env=ENVS[place % len(ENVS)], step=step.number)
         ended_s = step.collects_s + (index + 1) * pace_s
-        faulty = plan.fault is Fault.ENV_ERRORS and group.env == FAULTY_ENV and ended_s > fate.strikes_s
-        for failure in range(_failures(dice, FAULTY_SHARE if faulty else CHANCE_FAILURES)):
-            yield _episode(dice, group, ended_s - pace_s * (failure + 1) / 10, SANDBOX_DOWN if faulty else BAD_ANSWER)
-        yield _episode(dice, group, ended_s, None)
+        group = _group(plan, step, index // GROUP_SIZE, is_struck=ended_s > fate.strikes_s)
+        error = FAULTS.get(plan.fault) if group.env == FAULTY_ENV and ended_s > fate.strikes_s else None
+        for failure in range(_failures(dice, FAULTY_SHARE if error else CHANCE_FAILURES)):
+            yield _episode(plan, dice, group, ended_s - pace_s * (failure + 1) / 10, error or BAD_ANSWER)
+        yield _episode(plan, dice, group, ended_s, None)
+
+
+def _group(plan: Plan, step: Step, place: int, *, is_struck: bool) -> _Group:
+    """Return the group at a *place* of the batch: environments take turns, and one without workers loses its turn."""
+    turn = step.number * (plan.batch_size // GROUP_SIZE) + place
+    env = plan.envs[turn % len(plan.envs)]
+    is_lost = plan.fault is Fault.ENV_WORKER_KILLED and is_struck and env == FAULTY_ENV
+    return _Group(
+        id=f"{step.number:08x}-{place + (0x800 if is_lost else 0):04x}-4000-8000-{plan.seed:012x}",
+        env=plan.envs[0] if is_lost else env,
+        step=step.number,
+    )
 
 
 def _failures(dice: Random, share: float) -> int:
@@ -92,11 +107,12 @@ def _storm(plan: Plan, steps: list[Step], fate: Course) -> Iterator[Episode]:
     at_s = fate.engines_s + FAILURE_S
     while at_s < min(fate.orchestrator_s, fate.envs_s):
         identity = f"{step.number:08x}-f{dice.getrandbits(12):03x}-4000-8000-{plan.seed:012x}"
-        yield _episode(dice, _Group(id=identity, env=dice.choice(ENVS), step=step.number), at_s, PROVIDER_DOWN)
+        group = _Group(id=identity, env=dice.choice(plan.envs), step=step.number)
+        yield _episode(plan, dice, group, at_s, PROVIDER_DOWN)
         at_s += FAILURE_S
 
 
-def _episode(dice: Random, group: _Group, ended_s: float, error: tuple[str, str] | None) -> Episode:
+def _episode(plan: Plan, dice: Random, group: _Group, ended_s: float, error: tuple[str, str] | None) -> Episode:
     took_s = dice.uniform(0.2, 0.4) if error is PROVIDER_DOWN else dice.uniform(8.0, 24.0)
     skill = 0.25 + 0.4 * (1 - 0.96**group.step)
     return Episode(
@@ -105,7 +121,7 @@ def _episode(dice: Random, group: _Group, ended_s: float, error: tuple[str, str]
         group=group.id,
         task=dice.randrange(512),
         step=group.step,
-        policy=max(0, group.step - 2),
+        policy=max(plan.resumed_from, group.step - 2),
         began_s=max(LOOP_S, ended_s - took_s),
         ended_s=ended_s,
         reward=0.0 if error else round(min(1.0, max(0.0, dice.gauss(skill, 0.2))), 3),

@@ -104,43 +104,46 @@ def out_of_memory(logs: list[Log], at_s: float, rank: int) -> None:
 
 def torchrun_gives_up(log: Log, at_s: float, rank: int) -> None:
     """Write how torchrun ends the other rank and reports the one that failed first."""
+    plan = log.script.plan
     (victim,) = set(RANKS) - {rank}
     module = "torch/distributed/elastic/multiprocessing/api.py"
-    log.raw(at_s, f"{_glog(log.script.plan, at_s, 'W')} {module}:1010] {_closing(victim)}")
-    exited = (
-        f"failed (exitcode: 1) local_rank: {rank} (pid: {RANK_PIDS[rank]}) of binary: /opt/prime-rl/.venv/bin/python"
-    )
-    log.raw(at_s + 0.6, f"{_glog(log.script.plan, at_s + 0.6, 'E')} {module}:984] {exited}")
+    log.raw(at_s, f"{_glog(plan, at_s, 'W')} {module}:1010] {_closing(plan, victim)}")
+    who = f"local_rank: {rank} (pid: {plan.pid(RANK_PIDS[rank])})"
+    exited = f"failed (exitcode: 1) {who} of binary: /opt/prime-rl/.venv/bin/python"
+    log.raw(at_s + 0.6, f"{_glog(plan, at_s + 0.6, 'E')} {module}:984] {exited}")
     block = CHILD_FAILED.format(
-        time=f"{log.script.plan.clock(at_s):%Y-%m-%d_%H:%M:%S}",
+        time=f"{plan.clock(at_s):%Y-%m-%d_%H:%M:%S}",
         rank=rank,
-        pid=RANK_PIDS[rank],
+        pid=plan.pid(RANK_PIDS[rank]),
         victim=victim,
-        victim_pid=RANK_PIDS[victim],
+        victim_pid=plan.pid(RANK_PIDS[victim]),
     )
     log.raw(at_s + 0.7, block)
 
 
 def torchrun_terminated(log: Log, at_s: float) -> None:
     """Write how torchrun ends when the launcher ends it."""
+    plan = log.script.plan
     module = "torch/distributed/elastic/agent/server/api.py"
     for rank in RANKS:
-        log.raw(at_s, f"{_glog(log.script.plan, at_s, 'W')} {module}:725] {_closing(rank)}")
-    reason = f"torch.distributed.elastic.multiprocessing.api.SignalException: Process {TORCHRUN_PID} got signal: 15"
+        log.raw(at_s, f"{_glog(plan, at_s, 'W')} {module}:725] {_closing(plan, rank)}")
+    agent = f"Process {plan.pid(TORCHRUN_PID)}"
+    reason = f"torch.distributed.elastic.multiprocessing.api.SignalException: {agent} got signal: 15"
     log.raw(at_s + 0.5, f'Traceback (most recent call last):\n  File "{TORCH}/distributed/run.py", line 901\n{reason}')
 
 
 def engine_dies(log: Log, at_s: float) -> None:
     """Write how an engine dies, and how the server in front of it notices."""
-    _vllm(log, at_s, f"EngineCore_DP0 pid={ENGINE_PID}", "core.py:1140", ENGINE_FATAL)
-    _vllm(log, at_s + 0.4, f"APIServer pid={API_PID}", "async_llm.py:780", ENGINE_DEAD)
-    _vllm(
-        log,
-        at_s + 5.0,
-        f"APIServer pid={API_PID}",
-        "core_client.py:560",
-        "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
-    )
+    api, engine = vllm_processes(log.script.plan)
+    _vllm(log, at_s, engine, "core.py:1140", ENGINE_FATAL)
+    _vllm(log, at_s + 0.4, api, "async_llm.py:780", ENGINE_DEAD)
+    farewell = "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup"
+    _vllm(log, at_s + 5.0, api, "core_client.py:560", farewell)
+
+
+def vllm_processes(plan: Plan) -> tuple[str, str]:
+    """Return how the server and the engine sign their lines."""
+    return f"APIServer pid={plan.pid(API_PID)}", f"EngineCore_DP0 pid={plan.pid(ENGINE_PID)}"
 
 
 def orchestrator_gives_up(log: Log, at_s: float, ran: str) -> None:
@@ -160,8 +163,8 @@ def _vllm(log: Log, at_s: float, process: str, place: str, text: str) -> None:
 
 
 def _glog(plan: Plan, at_s: float, level: str) -> str:
-    return f"{level}{plan.clock(at_s):%m%d %H:%M:%S.%f} {TORCHRUN_PID}"
+    return f"{level}{plan.clock(at_s):%m%d %H:%M:%S.%f} {plan.pid(TORCHRUN_PID)}"
 
 
-def _closing(rank: int) -> str:
-    return f"Sending process {RANK_PIDS[rank]} closing signal SIGTERM"
+def _closing(plan: Plan, rank: int) -> str:
+    return f"Sending process {plan.pid(RANK_PIDS[rank])} closing signal SIGTERM"

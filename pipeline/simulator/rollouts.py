@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from pipeline.simulator.plan import Era
 from pipeline.simulator.script import Json, Script, compact
 
 if TYPE_CHECKING:
@@ -18,15 +19,16 @@ PROMPT_TOKENS = 127
 def write_rollouts(script: Script, steps: list[Step], episodes: list[Episode]) -> None:
     """Write `all` as episodes end, and `effective` when their batch ships."""
     ships_s = {step.number: step.ships_s for step in steps}
+    record = {Era.TRACE: _trace_record, Era.EPISODE: _episode_record}[script.plan.era]
     for episode in episodes:
-        line = compact(_record(script.plan, episode)) + "\n"
+        line = compact(record(script.plan, episode)) + "\n"
         folder = f"rollouts/step_{episode.step}/train"
         script.write(episode.ended_s, f"{folder}/all/traces.jsonl", line)
         if not episode.error and ships_s[episode.step] < inf:
             script.write(ships_s[episode.step], f"{folder}/effective/traces.jsonl", line)
 
 
-def _record(plan: Plan, episode: Episode) -> dict[str, Json]:
+def _episode_record(plan: Plan, episode: Episode) -> dict[str, Json]:
     return {
         "id": episode.id,
         "env": {"id": episode.env, "name": episode.env},
@@ -34,13 +36,27 @@ def _record(plan: Plan, episode: Episode) -> dict[str, Json]:
         "group": {"id": episode.group},
         "run": {
             "type": "train",
-            "id": f"{plan.dice('run').getrandbits(128):032x}",
+            "id": plan.run_id,
             "name": plan.name,
             "work": {"type": "train", "step": episode.step, "policy": {"start": episode.policy, "end": episode.policy}},
         },
         "ok": episode.error is None,
         "errors": [],
         "traces": [_trace(plan, episode)],
+    }
+
+
+def _trace_record(plan: Plan, episode: Episode) -> dict[str, Json]:
+    trace = _trace(plan, episode)
+    return trace | {
+        "run": {"type": "train", "id": plan.run_id, "name": plan.name, "step": episode.step},
+        "task": {"type": "Task", "data": {"idx": episode.task}},
+        "info": {
+            "env_name": episode.env,
+            "group_id": episode.group,
+            "episode_id": episode.id,
+            "policy_version": episode.policy,
+        },
     }
 
 

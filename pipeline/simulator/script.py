@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from pipeline.simulator.plan import Plan
@@ -22,6 +22,33 @@ class Write:
     at_s: float
     path: str
     data: bytes
+    replaces: bool = False
+    """What was in the file before is gone."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link that is made, or put in the place of another."""
+
+    at_s: float
+    path: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A folder that is removed with all that is in it."""
+
+    at_s: float
+    path: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line on the launcher's terminal, which no file keeps."""
+
+    at_s: float
+    line: str
 
 
 @dataclass(frozen=True)
@@ -32,20 +59,40 @@ class Event:
     fields: dict[str, Json]
 
 
+Change: TypeAlias = Write | Link | Removal
+"""What happens to the run directory."""
+_Moment = TypeVar("_Moment", Change, Said, Event)
+
+
 @dataclass(frozen=True)
 class Script:
-    """Everything that a run does. Parts of the run add to it in any order."""
+    """Everything that an attempt does. Parts of the run add to it in any order."""
 
     plan: Plan
     ends_s: float
     """Nothing happens after this."""
-    _writes: list[Write] = field(default_factory=list)
+    _changes: list[Change] = field(default_factory=list)
+    _said: list[Said] = field(default_factory=list)
     _events: list[Event] = field(default_factory=list)
 
-    def write(self, at_s: float, path: str, text: str = "") -> None:
+    def write(self, at_s: float, path: str, text: str = "", *, replaces: bool = False) -> None:
         """Add *text* to a file of the run directory, unless the run is over by then."""
+        self._change(Write(at_s, path, text.encode(), replaces))
+
+    def link(self, at_s: float, path: str, target: str) -> None:
+        """Let a link point at *target* from now on."""
+        self._change(Link(at_s, path, target))
+
+    def remove(self, at_s: float, path: str) -> None:
+        """Remove a folder."""
+        self._change(Removal(at_s, path))
+
+    def say(self, at_s: float, level: str, message: str, node: str) -> None:
+        """Write a line to the launcher's terminal; it has lost its colours when it is recorded."""
         if at_s <= self.ends_s:
-            self._writes.append(Write(at_s, path, text.encode()))
+            self._said.append(Said(at_s, loguru(self.plan, at_s, level, message)))
+        text = f"{self.plan.clock(at_s):%H:%M:%S} {level:>7} {message}"
+        self.event(at_s, "host", node=node, origin="launcher", text=text)
 
     def event(self, at_s: float, type_: str, **fields: Json) -> None:
         """Add an event of the recording, unless the run is over by then."""
@@ -53,13 +100,24 @@ class Script:
             time = self.plan.clock(at_s).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             self._events.append(Event(at_s, {"type": type_, "time": time, **fields}))
 
-    def writes(self) -> list[Write]:
-        """Return what is written, in order of time."""
-        return sorted(self._writes, key=lambda write: write.at_s)
+    def changes(self) -> list[Change]:
+        """Return what happens to the run directory, in order of time since the plan's start."""
+        return sorted(self._shifted(self._changes), key=lambda change: change.at_s)
+
+    def said(self) -> list[Said]:
+        """Return the lines of the terminal, in order of time since the plan's start."""
+        return sorted(self._shifted(self._said), key=lambda said: said.at_s)
 
     def events(self) -> list[Event]:
-        """Return the events of the recording, in order of time."""
-        return sorted(self._events, key=lambda event: event.at_s)
+        """Return the events of the recording, in order of time since the plan's start."""
+        return sorted(self._shifted(self._events), key=lambda event: event.at_s)
+
+    def _change(self, change: Change) -> None:
+        if change.at_s <= self.ends_s:
+            self._changes.append(change)
+
+    def _shifted(self, moments: list[_Moment]) -> Iterator[_Moment]:
+        return (replace(moment, at_s=self.plan.begins_s + moment.at_s) for moment in moments)
 
 
 @dataclass(frozen=True)

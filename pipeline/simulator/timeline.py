@@ -13,8 +13,13 @@ TRAINER_READY_S = 58.0
 LOOP_S = 78.0
 FAILURE_S = 0.5
 """Seconds between failed rollouts once no engine answers."""
+GOES_ON_S = 1200.0
+"""How long a run is watched after a fault that it survives."""
+SILENT_S = 2400.0
 EMPTY_BATCHES = 10
 """Empty batches after which the orchestrator gives up."""
+
+LOSING_ROLLOUTS = {Fault.ENV_ERRORS, Fault.ONE_ENV_OF_THREE, Fault.ENV_WORKER_KILLED}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +66,7 @@ def course(plan: Plan) -> Course:
             )
         case Fault.HANG:
             strikes = following.trains_s + 3.0
-            return Course(ends_s=strikes + 2400.0, strikes_s=strikes, trainer_s=strikes)
-        case Fault.ENV_ERRORS:
-            return Course(ends_s=last.done_s + 1200.0, strikes_s=last.done_s)
+            return Course(ends_s=strikes + (plan.patience_s or SILENT_S), strikes_s=strikes, trainer_s=strikes)
         case Fault.ENGINE_DEATH:
             strikes = last.done_s + 7.0
             crash = strikes + EMPTY_BATCHES * plan.batch_size * FAILURE_S + 2.0
@@ -77,6 +80,8 @@ def course(plan: Plan) -> Course:
                     culprit="Orchestrator",
                 )
             )
+        case _:  # the run goes on in spite of it
+            return Course(ends_s=last.done_s + (plan.patience_s or GOES_ON_S), strikes_s=last.done_s)
 
 
 def torn_down(before: Course) -> Course:
@@ -106,13 +111,13 @@ def schedule(plan: Plan, fate: Course, limit: int) -> list[Step]:
 
 def _next_step(plan: Plan, fate: Course, steps: list[Step], collects_s: float) -> Step:
     """Return the step after *steps*. Each part of the run does its share as long as the fault lets it."""
-    number = len(steps) + 1
+    number = plan.resumed_from + len(steps) + 1
     dice = plan.dice(f"step {number}")
     trainer_s = min(fate.trainer_s, fate.ends_s)
     orchestrator_s = min(fate.orchestrator_s, fate.engines_s, fate.ends_s)
     full_s = collects_s + dice.uniform(34.0, 44.0) * (1.7 if _is_slow(plan, fate, collects_s) else 1.0)
     # a batch waits for the policy of two steps before: the orchestrator is at most that far ahead
-    policy_s = steps[-2].joins_s if number > 2 else LOOP_S
+    policy_s = steps[-2].joins_s if len(steps) > 1 else LOOP_S
     ships_s = _until(max(full_s, policy_s), orchestrator_s)
     trains_s = _until(max(ships_s, steps[-1].done_s if steps else LOOP_S), trainer_s)
     publishes_s = _until(trains_s + dice.uniform(22.0, 30.0), trainer_s)
@@ -136,5 +141,5 @@ def _until(at_s: float, stop_s: float) -> float:
 
 
 def _is_slow(plan: Plan, fate: Course, at_s: float) -> bool:
-    """Failed rollouts are replaced, which takes time."""
-    return plan.fault is Fault.ENV_ERRORS and at_s > fate.strikes_s
+    """Rollouts that fail, or that never return, are replaced, which takes time."""
+    return plan.fault in LOSING_ROLLOUTS and at_s > fate.strikes_s

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from math import inf
 
 from pipeline.simulator.faults import out_of_memory, torchrun_gives_up, torchrun_terminated
-from pipeline.simulator.plan import CHECKPOINT_INTERVAL, ENVS, LOGS, RANKS, Fault, Plan
+from pipeline.simulator.plan import CHECKPOINT_INTERVAL, RANKS, Fault, Plan
 from pipeline.simulator.script import Json, Log, Script, compact, duration
 from pipeline.simulator.timeline import LOOP_S, SPAWNED_S, TRAINER_READY_S, Course, Step
 
 LEARNING_RATE = 3e-6
 DISK_GIB = 3800.0
+COLLAPSE = 0.7
+"""What each step leaves of a collapsing entropy."""
+FILLING = 0.55
+"""What each step leaves of the space on a disk that fills up."""
 WORLD = "World(world_size=2, rank={rank}, local_rank={rank}, local_world_size=2, num_nodes=1)"
 
 
@@ -31,9 +35,11 @@ def figures(plan: Plan, number: int) -> Figures:
     """Return figures that wander as those of a healthy run do; memory climbs before it runs out."""
     dice = plan.dice(f"figures {number}")
     creep_gib = 0.9 * min(number, plan.steps) * 12 / plan.steps if plan.fault is Fault.CUDA_OOM else 0.0
+    beyond = max(0, number - plan.steps)
+    collapse = max(COLLAPSE**beyond, 0.01) if plan.fault is Fault.ENTROPY_COLLAPSE else 1.0
     return Figures(
         loss=dice.gauss(0.0, 0.004),
-        entropy=0.68 * 0.99**number + dice.gauss(0.0, 0.01),
+        entropy=(0.68 * 0.99**number + dice.gauss(0.0, 0.01)) * collapse,
         mismatch_kl=dice.uniform(0.0006, 0.0011),
         grad_norm=dice.uniform(0.25, 0.55),
         throughput=dice.gauss(18800.0, 500.0),
@@ -41,9 +47,15 @@ def figures(plan: Plan, number: int) -> Figures:
     )
 
 
+def disk_free_gib(plan: Plan, number: int) -> float:
+    """Return what a step leaves free on the checkpoints' disk."""
+    beyond = max(0, number - plan.steps) if plan.fault is Fault.DISK_FILLING else 0
+    return (DISK_GIB / 2 - number // CHECKPOINT_INTERVAL * 8.0) * max(FILLING**beyond, 0.004)
+
+
 def write_trainer(script: Script, steps: list[Step], fate: Course) -> None:
     """Write what the trainer and torchrun leave behind."""
-    script.write(SPAWNED_S, f"{LOGS}/trainer.log")
+    script.write(SPAWNED_S, f"{script.plan.logs}/trainer.log")
     for rank in RANKS:
         logs = _rank_logs(script, fate, rank)
         for log in logs:
@@ -55,13 +67,13 @@ def write_trainer(script: Script, steps: list[Step], fate: Course) -> None:
     for step in steps:
         _write_metrics(script, step)
         _write_markers(script, step)
-    script.write(LOOP_S - 6.0, "broadcasts/step_0/STABLE")
+    script.write(LOOP_S - 6.0, f"broadcasts/step_{script.plan.resumed_from}/STABLE")
     _write_death(script, fate)
 
 
 def _write_death(script: Script, fate: Course) -> None:
     """Write how the trainer goes, by itself or with the rest."""
-    torchrun = Log(script, f"{LOGS}/trainer.log", inf)
+    torchrun = Log(script, f"{script.plan.logs}/trainer.log", inf)
     match script.plan.fault:
         case Fault.CUDA_OOM:
             rank = script.plan.dice("rank").choice(RANKS)
@@ -69,16 +81,25 @@ def _write_death(script: Script, fate: Course) -> None:
             torchrun_gives_up(torchrun, fate.strikes_s + 2.0, rank)
         case Fault.ENGINE_DEATH:
             torchrun_terminated(torchrun, fate.trainer_s)
-        case Fault.NONE | Fault.HANG | Fault.ENV_ERRORS:
+        case _:  # it lives, or ends without a word more
             pass
 
 
 def _rank_logs(script: Script, fate: Course, rank: int) -> list[Log]:
     """Return where a rank writes: torchrun copies only rank 0 into trainer.log."""
-    folder = f"{LOGS}/trainer/torchrun/none_{script.plan.seed:08d}/attempt_0/{rank}"
+    folder = f"{script.plan.logs}/{torchrun_folder(script.plan, rank)}"
     script.write(SPAWNED_S + 3.0, f"{folder}/stderr.log")
     own = Log(script, f"{folder}/stdout.log", fate.trainer_s)
-    return [own, Log(script, f"{LOGS}/trainer.log", fate.trainer_s, f"[trainer{rank}]:")] if rank == 0 else [own]
+    return (
+        [own, Log(script, f"{script.plan.logs}/trainer.log", fate.trainer_s, f"[trainer{rank}]:")]
+        if rank == 0
+        else [own]
+    )
+
+
+def torchrun_folder(plan: Plan, rank: int) -> str:
+    """Return where torchrun keeps what a rank writes, below the attempt's logs."""
+    return f"trainer/torchrun/none_{plan.seed:08d}/attempt_0/{rank}"
 
 
 def _write_start(log: Log, rank: int) -> None:
@@ -91,9 +112,14 @@ def _write_start(log: Log, rank: int) -> None:
     log.record(
         SPAWNED_S + 39, "INFO", "Initializing weight broadcast (host='localhost' port=29501 timeout=1200 type='nccl')"
     )
-    log.record(TRAINER_READY_S - 1, "INFO", "Starting from step 1 (total_tokens=0, total_samples=0)")
+    if plan.resumed_from:
+        log.record(TRAINER_READY_S - 2, "INFO", f"Resuming training from checkpoint step {plan.resumed_from}")
+    samples = plan.resumed_from * plan.batch_size
+    start = f"Starting from step {plan.resumed_from + 1} (total_tokens={samples * 640}, total_samples={samples})"
+    log.record(TRAINER_READY_S - 1, "INFO", start)
     log.record(TRAINER_READY_S, "INFO", f"Starting training loop (max_steps={plan.max_steps})")
-    log.record(TRAINER_READY_S, "INFO", "Broadcasting startup policy weights (v0) to inference engines")
+    policy = f"Broadcasting startup policy weights (v{plan.resumed_from}) to inference engines"
+    log.record(TRAINER_READY_S, "INFO", policy)
 
 
 def _write_step(log: Log, step: Step) -> None:
@@ -102,7 +128,7 @@ def _write_step(log: Log, step: Step) -> None:
         log.record(step.joins_s + 1.0, "INFO", f"Saving checkpoint at step {step.number}")
     cells = [
         f"Step {step.number}",
-        duration(step.done_s - _waits_from_s(plan, step)) if step.done_s < inf else "",
+        duration(plan.lasts_s(step.done_s - _waits_from_s(plan, step))) if step.done_s < inf else "",
         f"Loss {figure.loss:.4f}",
         f"Entropy {figure.entropy:.4f}",
         f"Mismatch KL {figure.mismatch_kl:.4f}",
@@ -135,9 +161,9 @@ def _write_metrics(script: Script, step: Step) -> None:
     plan, figure = script.plan, figures(script.plan, step.number)
     waits_s = step.trains_s - _waits_from_s(plan, step)
     saved_s = 6.0 if step.number % CHECKPOINT_INTERVAL == 0 else 0.0
-    entropies: dict[str, Json] = {f"entropy/{name}/mean": figure.entropy for name in ("all", *ENVS)}
-    kls: dict[str, Json] = {f"mismatch_kl/{name}/mean": figure.mismatch_kl for name in ("all", *ENVS)}
-    free_gib = DISK_GIB / 2 - step.number // CHECKPOINT_INTERVAL * 8.0
+    entropies: dict[str, Json] = {f"entropy/{name}/mean": figure.entropy for name in ("all", *plan.envs)}
+    kls: dict[str, Json] = {f"mismatch_kl/{name}/mean": figure.mismatch_kl for name in ("all", *plan.envs)}
+    free_gib = disk_free_gib(plan, step.number)
     rows: list[dict[str, Json]] = [
         {
             "perf/throughput": figure.throughput,
@@ -148,12 +174,12 @@ def _write_metrics(script: Script, step: Step) -> None:
         {"optim/lr": LEARNING_RATE, "optim/grad_norm": figure.grad_norm},
         {"loss/mean": figure.loss, "loss/std": 0.004, **entropies, **kls},
         {
-            "time/step": step.done_s - step.trains_s + waits_s,
-            "time/wait_for_batch": waits_s,
+            "time/step": plan.lasts_s(step.done_s - step.trains_s + waits_s),
+            "time/wait_for_batch": plan.lasts_s(waits_s),
             "time/load_data": 0.004,
-            "time/broadcast_weights": step.done_s - step.publishes_s - saved_s,
-            "time/save_ckpt": saved_s,
-            "time/forward_backward": step.publishes_s - step.trains_s,
+            "time/broadcast_weights": plan.lasts_s(step.done_s - step.publishes_s - saved_s),
+            "time/save_ckpt": plan.lasts_s(saved_s),
+            "time/forward_backward": plan.lasts_s(step.publishes_s - step.trains_s),
         },
         {"system/ckpt_disk_free_gib": free_gib, "system/ckpt_disk_free_ratio": free_gib / DISK_GIB},
     ]

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.simulator.__main__ import main
-from pipeline.simulator.disk import simulate, write_run
-from pipeline.simulator.episodes import episodes
-from pipeline.simulator.plan import Fault, Plan
+from pipeline.simulator.attempts import simulate
+from pipeline.simulator.disk import write_run
+from pipeline.simulator.plan import Era, Fault, Plan
 from pipeline.simulator.timeline import course, schedule
 
 CHECKOUT = Path(__file__).parents[3]
@@ -27,6 +27,7 @@ CLOCK = re.compile(r"(?m)^(?:\[trainer0\]:|\(\w+ pid=\d+\) [A-Z]+ \d\d-\d\d |[WE
 plans = st.builds(
     Plan,
     fault=st.sampled_from(FAULTS),
+    era=st.sampled_from(Era),
     seed=st.integers(0, 2**32),
     steps=st.integers(1, 8),
     batch_size=st.sampled_from([8, 16]),
@@ -45,9 +46,14 @@ class Run:
         text = (self.directory / "logs/latest" / path).read_bytes().decode()
         return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
+    @property
+    def attempts(self) -> int:
+        """How often the run was launched."""
+        return 2 if self.plan.fault is Fault.SECOND_ATTEMPT else 1
+
     def logs(self) -> list[Path]:
         """Return the attempt's logs, relative to it."""
-        attempt = self.directory / "logs/attempt_1"
+        attempt = self.directory / "logs/latest"
         return [path.relative_to(attempt) for path in attempt.rglob("*.log")]
 
     def rows(self, path: str) -> list[dict[str, Any]]:
@@ -82,7 +88,7 @@ def digest(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module", params=FAULTS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Write a run with each fault in turn; tests only read it."""
-    return Run(tmp_path_factory.mktemp("run") / "out", Plan(fault=request.param))
+    return Run(tmp_path_factory.mktemp("run") / "out", Plan(fault=request.param, patience_s=400.0))
 
 
 def made(tmp_path: Path, fault: Fault, seed: int = 1) -> Run:
@@ -130,14 +136,18 @@ def test_recording_is_in_order_of_time(run: Run) -> None:
 
 def test_latest_points_at_the_attempt(run: Run) -> None:
     """`logs/latest` is a relative link, as prime-rl makes it."""
-    assert (run.directory / "logs/latest").readlink() == Path("attempt_1")
+    assert (run.directory / "logs/latest").readlink() == Path(f"attempt_{run.attempts}")
 
 
 def test_a_step_is_logged_and_measured(run: Run) -> None:
     """Each trained step has one line in the log and five rows of metrics, and none of them is missing."""
     rows = [row for row in run.rows("run/metrics.jsonl") if not any(key.startswith("train/") for key in row)]
-    assert run.trained() == list(range(1, len(run.trained()) + 1))
-    assert [row["step"] for row in rows] == [step for step in run.trained() for _ in range(5)]
+    first = run.trained()[0]
+    assert run.trained() == list(range(first, first + len(run.trained())))
+    assert (first > 1) is (run.attempts > 1)
+    assert [row["step"] for row in rows][-5 * len(run.trained()) :] == [
+        step for step in run.trained() for _ in range(5)
+    ]
 
 
 def test_batches_are_full(run: Run) -> None:
@@ -226,6 +236,81 @@ def test_an_engine_death_starves_the_run(tmp_path: Path) -> None:
     assert run.recorded("scrape_failed")
 
 
+def test_one_environment_of_three_fails(tmp_path: Path) -> None:
+    """The code of one environment raises, and its rollouts alone fail."""
+    run = made(tmp_path, Fault.ONE_ENV_OF_THREE)
+    late = [row for row in run.rollouts("all") if row["run"]["work"]["step"] > run.plan.steps + 2]
+    failed = [row["env"]["name"] for row in late if row["traces"][0]["errors"]]
+    assert {row["env"]["name"] for row in late} == {"reverse-text", "word-sort", "ascii-tree"}
+    assert failed.count("word-sort") > 0.9 * len(failed) > 50
+
+
+def test_a_killed_env_worker_says_nothing(tmp_path: Path) -> None:
+    """Rollouts of an environment start, never end, and are in flight for ever; no log names the worker."""
+    run = made(tmp_path, Fault.ENV_WORKER_KILLED)
+    log = run.log("envs/train/word-sort.log")
+    assert log.count("rollout start") - log.count("rollout done") == 12
+    assert not [path for path in run.logs() if "ERROR" in run.log(path)]
+    last = re.findall(r"Train batch .*", run.log("orchestrator.log"))[-1]
+    assert re.search(r"word-sort=0\); .*word-sort=12\)", last)
+    (death,) = run.recorded("process", state="zombie")
+    assert (death["role"], death["exit_code"]) == ("env_worker", -9)
+
+
+def test_entropy_sinks_slowly(tmp_path: Path) -> None:
+    """The entropy falls from step to step after the fault, and not at once."""
+    run = made(tmp_path, Fault.ENTROPY_COLLAPSE)
+    entropies = [row["entropy/all/mean"] for row in run.rows("run/metrics.jsonl") if "entropy/all/mean" in row]
+    before, after = entropies[run.plan.steps - 1], entropies[run.plan.steps :]
+    assert after[:8] == sorted(after[:8], reverse=True)
+    assert before > after[0] > before / 2
+    assert after[12] < 0.02
+
+
+def test_a_disk_fills_up(tmp_path: Path) -> None:
+    """The rows of metrics and the recording tell of less and less space."""
+    run = made(tmp_path, Fault.DISK_FILLING)
+    key = "system/ckpt_disk_free_ratio"
+    ratios = [row[key] for row in run.rows("run/metrics.jsonl") if key in row]
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[run.plan.steps - 1] > 0.4
+    assert ratios[-1] < 0.01
+    assert run.recorded("disk")[-1]["free_bytes"] < 0.01 * run.recorded("disk")[-1]["total_bytes"]
+
+
+@pytest.mark.parametrize(("steps", "resumed_from"), [(3, 0), (6, 5), (12, 10)])
+def test_a_second_attempt_goes_on_from_a_checkpoint(tmp_path: Path, steps: int, resumed_from: int) -> None:
+    """What the first attempt did after its last whole checkpoint is done again, and the run finishes."""
+    run = Run(tmp_path / "out", Plan(fault=Fault.SECOND_ATTEMPT, steps=steps))
+    first = (run.directory / "logs/attempt_1/trainer.log").read_text("utf-8")
+    config = json.loads((run.directory / "configs/orchestrator.json").read_text("utf-8"))
+    assert "ChildFailedError" in first
+    assert (config["resume"] or {"step": 0})["step"] == resumed_from
+    assert run.trained() == list(range(resumed_from + 1, steps + 6))
+    assert "RL trainer finished!" in run.log("trainer.log")
+    launchers = run.recorded("process", role="launcher", state="exited")
+    assert [row["exit_code"] for row in launchers] == [1, 0]
+
+
+def test_records_are_of_their_era(tmp_path: Path) -> None:
+    """A line is a trace or an episode, and the orchestrator speaks of what it is."""
+    runs = {era: Run(tmp_path / era, Plan(fault=Fault.ENGINE_DEATH, era=era, steps=2)) for era in Era}
+    traces, episodes = (runs[era].rollouts("all") for era in (Era.TRACE, Era.EPISODE))
+    assert [row["info"]["episode_id"] for row in traces] == [row["id"] for row in episodes]
+    assert all("nodes" in row and "traces" not in row for row in traces)
+    assert "Rollout failed in group" in runs[Era.TRACE].log("orchestrator.log")
+    assert "Cancelled" not in runs[Era.TRACE].log("orchestrator.log")
+    assert "Trace failed in group" in runs[Era.EPISODE].log("orchestrator.log")
+
+
+def test_command_lists_the_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--list` shows each fault in a line of a terminal's width."""
+    assert main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == FAULTS
+    assert max(map(len, lines)) <= 110
+
+
 @given(plan=plans)
 def test_every_plan_keeps_the_order_of_the_pipeline(plan: Plan) -> None:
     """A batch fills, ships, is trained, and its policy is published: in this order, and never two ahead."""
@@ -243,10 +328,11 @@ def test_every_plan_keeps_the_order_of_the_pipeline(plan: Plan) -> None:
 @given(plan=plans)
 def test_every_plan_ends(plan: Plan) -> None:
     """Nothing is written before the launch or after the end, and no rollout ends before it began."""
-    script = simulate(plan)
-    assert all(0 <= write.at_s <= script.ends_s < inf for write in script.writes())
-    fate = course(plan)
-    assert all(rollout.began_s <= rollout.ended_s for rollout in episodes(plan, schedule(plan, fate, 99), fate))
+    begins_s = 0.0
+    for attempt in simulate(plan):
+        assert all(begins_s <= change.at_s <= attempt.ends_s < inf for change in attempt.script.changes())
+        assert all(rollout.began_s <= rollout.ended_s for rollout in attempt.rollouts)
+        begins_s = attempt.ends_s
 
 
 def test_command_writes_a_run(tmp_path: Path) -> None:

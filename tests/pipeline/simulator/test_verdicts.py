@@ -36,6 +36,13 @@ def test_a_run_without_a_fault_is_healthy(tmp_path: Path, seed: int) -> None:
     assert (summary["health"], summary["phase"], summary["step"]) == ("Healthy", "finished", 12)
 
 
+def test_a_killed_env_worker_is_noticed(tmp_path: Path) -> None:
+    """The only trace of the silent death is its process, and that is enough."""
+    write_run(Plan(fault=Fault.ENV_WORKER_KILLED), tmp_path)
+    (incident,) = replayed(tmp_path)["incidents"]
+    assert (incident["failure_mode"], incident["severity"]) == ("env-worker-died", "warning")
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     ("fault", "modes", "health", "restart"),
@@ -44,6 +51,10 @@ def test_a_run_without_a_fault_is_healthy(tmp_path: Path, seed: int) -> None:
         (Fault.HANG, {"stall", "nccl-hang"}, "Down", True),
         (Fault.ENV_ERRORS, {"rollout-error-spike", "env-sandbox-failed"}, "Degraded", False),
         (Fault.ENGINE_DEATH, {"engine-dead"}, "Down", True),
+        (Fault.ONE_ENV_OF_THREE, {"env-exception"}, "Degraded", False),
+        (Fault.ENTROPY_COLLAPSE, {"entropy-collapse"}, "Degraded", False),
+        (Fault.DISK_FILLING, {"disk-full"}, "Degraded", False),
+        (Fault.SECOND_ATTEMPT, {"cuda-oom"}, "Healthy", False),
     ],
 )
 def test_a_fault_is_one_incident(
