@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
+from rich.padding import Padding
 
 from pipeline.alerts import AlertChanged, CheckIn, HealthChanged, IncidentChanged, Notification, Summary
 
@@ -27,6 +28,7 @@ _COLOURS = {
 }
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 _EVIDENCE_CHARS = 160
+_INDENT = 20
 
 
 class Timeline:
@@ -35,6 +37,8 @@ class Timeline:
     def __init__(self, console: Console, zone: ZoneInfo) -> None:
         self._console, self._zone = console, zone
         self._roots: dict[str, str] = {}
+        """Of each incident, as last said."""
+        self._told: set[tuple[str, str, str]] = set()
         self._day = ""
 
     def show(self, said: Said) -> None:
@@ -56,21 +60,30 @@ class Timeline:
                 self._summary(said)
 
     def _alert(self, said: AlertChanged) -> None:
-        self._line(said.time, said.severity, _COLOURS[said.severity], f"{said.failure_mode}: {said.summary}")
+        root = self._roots.get(said.incident)
+        text = f"{said.failure_mode}: {said.summary}"
+        if root is not None and root != _named(said.failure_mode, said.component):
+            key = said.incident, said.failure_mode, said.severity
+            if key not in self._told:  # one line for what follows from the root, whoever it hits next
+                self._told.add(key)
+                self._line(said.time, "also", "dim", text)
+            return
+        self._line(said.time, said.severity, _COLOURS[said.severity], text)
         for evidence in said.evidence[-1:]:
             place = evidence.source if evidence.offset is None else f"{evidence.source}:{evidence.offset}"
-            text = excerpt(evidence.text)
-            self._console.print(f"{'':20}[dim]{escape(place)}  {escape(text)}[/]", soft_wrap=True, highlight=False)
+            for shown in (place, excerpt(evidence.text)):
+                cut = shown[: 2 * (self._console.width - _INDENT)]
+                self._console.print(Padding(f"[dim]{escape(cut)}[/]", (0, 0, 0, _INDENT)), highlight=False)
 
     def _incident(self, said: IncidentChanged) -> None:
+        before, root = self._roots.get(said.id), _named(said.failure_mode, said.component)
         if said.state == "closed":
             self._line(said.time, "incident", "dim", f"{said.id} closed")
-            return
-        root = f"{said.failure_mode} in {said.component}"
-        verb = "opened" if said.id not in self._roots else "root cause" if self._roots[said.id] != root else "joined"
+        elif before != root:
+            verb = "opened" if before is None else "has another root cause"
+            symptoms = f", with {', '.join(said.symptoms)}" if said.symptoms else ""
+            self._line(said.time, "incident", f"bold {_COLOURS[said.severity]}", f"{said.id} {verb}: {root}{symptoms}")
         self._roots[said.id] = root
-        symptoms = f", with {', '.join(said.symptoms)}" if said.symptoms else ""
-        self._line(said.time, "incident", f"bold {_COLOURS[said.severity]}", f"{said.id} {verb}: {root}{symptoms}")
 
     def _summary(self, said: Summary) -> None:
         of = "∞" if said.max_steps is None else str(said.max_steps)
@@ -100,6 +113,10 @@ class Timeline:
 
     def _time(self, time: datetime) -> str:
         return f"{time.astimezone(self._zone):%H:%M:%S}"
+
+
+def _named(failure_mode: str, component: str) -> str:
+    return f"{failure_mode} in {component}"
 
 
 def state_line(now: Summary, clock: datetime) -> str:
