@@ -154,6 +154,8 @@ class Follower:
         self._taken: list[Taken] = []
         self._hung = False
         self._reported = False
+        self._looked = session.floor
+        self._passed = anyio.current_time()
         self._changed = anyio.Event()
 
     def wake(self) -> None:
@@ -182,13 +184,16 @@ class Follower:
             await self._apply([(Asked(time=now(), what="checkin"), None)], None)
         return anyio.current_time() >= latest or not await self._session.journal.pending(limit=1)
 
-    async def _resume(self, cause: Literal["visit", "downtime"]) -> None:
+    async def _resume(self, cause: Literal["visit", "downtime", "suspension"], awake: timedelta = timedelta()) -> None:
         """Say since when nobody watched, before what happened meanwhile is read."""
-        if self._floor is not None and now() - self._floor > GAP:
-            await self._apply([(Gap(time=self._floor, until=now(), cause=cause), None)], None)
+        since, self._looked = self._looked, now()
+        if since is not None and self._looked - since - awake > GAP:
+            await self._apply([(Gap(time=since, until=self._looked, cause=cause), None)], None)
 
     async def _pass(self) -> None:
         """Read what is new, apply it in order, and let time pass up to when the pass began."""
+        awake_s, self._passed = anyio.current_time() - self._passed, anyio.current_time()
+        await self._resume("suspension", timedelta(seconds=awake_s))  # no clock but the wall's counts sleep
         tick = now().replace(microsecond=0)  # a line written later shows no earlier second
         while not await self._take(tick):
             pass
@@ -216,10 +221,7 @@ class Follower:
             for event, position in taken.events:
                 self._waiting.add(event, position)
             return True
-        await self._apply([read for read in taken.events if read[0].time <= tick], None)
-        for event, position in taken.events:
-            if event.time > tick:
-                self._waiting.add(event, position)
+        await self._apply(self._waiting.sift(taken.events, tick), None)
         return False
 
     def _drain(self) -> None:

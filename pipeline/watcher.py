@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.alerts import CheckIn, Notification
-from pipeline.events import Event, LogRecord, Mark, Metrics, Tick, order
+from pipeline.events import Event, LogRecord, Mark, Metrics, Rollout, Tick, order
 from pipeline.journal import Batch
 from sinks.base import OutboxItem
 
@@ -33,16 +33,34 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Waiting:
-    """Events that are not due yet, each with the position after its record."""
+    """
+    Events that are not due yet, each with the position after its record.
+
+    What a file brings stays in the order of the file, also where its times step back: a
+    position says that all before it has been applied.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[datetime, str, str, int, int], int, Event, FilePosition | None]] = []
         self._count = 0
+        self._latest: dict[str, datetime] = {}
 
     def add(self, event: Event, position: FilePosition | None = None) -> None:
         """Keep an event until it is due."""
         self._count += 1  # keeps the order of what sorts alike
-        heapq.heappush(self._heap, (order(event), self._count, event, position))
+        heapq.heappush(self._heap, ((self._time(event), *order(event)[1:]), self._count, event, position))
+
+    def sift(
+        self, read: list[tuple[Event, FilePosition | None]], until: datetime
+    ) -> list[tuple[Event, FilePosition | None]]:
+        """Return what of *read* is up to a time; keep the rest until it is due."""
+        due: list[tuple[Event, FilePosition | None]] = []
+        for event, position in read:
+            if self._time(event) <= until:
+                due.append((event, position))
+            else:
+                self.add(event, position)
+        return due
 
     def due(self, until: datetime) -> list[tuple[Event, FilePosition | None]]:
         """Take the events up to *until*, sorted, as many as fit into a batch."""
@@ -50,6 +68,13 @@ class Waiting:
         while self._heap and self._heap[0][0][0] <= until and len(taken) < MOST_EVENTS:
             taken.append(heapq.heappop(self._heap)[2:])
         return taken
+
+    def _time(self, event: Event) -> datetime:
+        """Return the time up to which an event waits: not less than that of what its file brought before."""
+        if not isinstance(event, LogRecord | Metrics | Rollout):
+            return event.time
+        latest = self._latest[event.source] = max(event.time, self._latest.get(event.source, event.time))
+        return latest
 
 
 class Watcher:

@@ -110,7 +110,7 @@ def _covers(key: str, place: str) -> bool:
     if kind != _FILES:
         return name == place
     mine, other = name.split("/"), place.split("/")
-    return (mine[0], mine[-1]) == (other[0], other[-1])
+    return (mine[0], mine[-1]) == (other[0], other[-1]) or other[: len(mine)] == mine
 
 
 def _concerns(rule: Rule, row: Source) -> bool:

@@ -55,7 +55,7 @@ class _Logged:
     """A log, read from mark to mark."""
 
     def __init__(self, file: LogFile, dating: Dating) -> None:
-        self._file, self._at = file, 0
+        self._file, self._at, self._ended = file, 0, dating.ended(file)
         self._reader = LogReader(file.relative, file.attempt, dating.clock(file))
 
     def up_to(self, offset: int, floor: datetime | None) -> list[Event]:
@@ -66,7 +66,10 @@ class _Logged:
             while self._at < offset and (data := opened.read(min(CHUNK_BYTES, offset - self._at))):
                 self._at += len(data)
                 read += [event for event, _ in self._reader.feed(data, floor)]
-        return read + [event for event, _ in self._reader.settle()]
+        read += [event for event, _ in self._reader.settle()]
+        if self._reader.offset < offset:  # the attempt had ended, and with it half a line
+            read += [event for event, _ in self._reader.finish(self._ended)]
+        return read
 
 
 class _Metrics:

@@ -28,8 +28,8 @@ def book() -> Rulebook:
     return Rulebook(load_rules(Config()))
 
 
-def record(second: float, text: str, offset: int = 0) -> LogRecord:
-    return LogRecord(time=NOON + timedelta(seconds=second), source=LOG, offset=offset, attempt=1, text=text)
+def record(second: float, text: str, offset: int = 0, source: str = LOG) -> LogRecord:
+    return LogRecord(time=NOON + timedelta(seconds=second), source=source, offset=offset, attempt=1, text=text)
 
 
 def position(offset: int) -> FilePosition:
@@ -40,9 +40,18 @@ def test_waiting_events_come_sorted_and_only_when_due() -> None:
     """What is later than the tick waits; what is due comes in the order of time."""
     waiting = Waiting()
     for second in (3, 1, 2):
-        waiting.add(record(second, str(second)), position(second))
+        waiting.add(record(second, str(second), source=f"{second}.log"), position(second))
     assert [event.time.second for event, _ in waiting.due(NOON + timedelta(seconds=2))] == [1, 2]
     assert [event.time.second for event, _ in waiting.due(NOON + timedelta(seconds=9))] == [3]
+
+
+def test_what_a_file_brings_stays_in_its_order() -> None:
+    """Where times step back within a file, a later record does not overtake an earlier one that waits."""
+    read = [(record(9, "first", 0), position(10)), (record(8, "second", 10), position(20))]
+    waiting = Waiting()
+    assert waiting.sift(read, NOON + timedelta(seconds=8)) == []
+    assert waiting.due(NOON + timedelta(seconds=8)) == []
+    assert waiting.due(NOON + timedelta(seconds=9)) == read
 
 
 def test_a_batch_is_bounded() -> None:
