@@ -13,19 +13,21 @@ from rich.console import Console
 from rich.progress import Progress
 from setproctitle import setproctitle
 
-from pipeline import recording
+from pipeline import cli_demo, cli_read, cli_test, recording
 from pipeline.alerts import SEVERITIES, CheckIn, Notification, Severity, Summary
-from pipeline.check import check as find_faults
 from pipeline.choice import choose
 from pipeline.config import Config, find_zone, load, load_rules
 from pipeline.journal_file import JournalError, read_recording
 from pipeline.judge import judge
 from pipeline.log import set_up_logs
+from pipeline.printing import Printer
+from pipeline.reading import templates
 from pipeline.run_directory import NotARunDirectory, RunDirectory
 from pipeline.sources.replay import replay as replayed
 from pipeline.sources.replay import total_bytes
 from pipeline.state_directory import AlreadyWatched, StateDirectoryError, run_id, state_directory
 from pipeline.timeline import Timeline
+from rules.engine import Engine
 from rules.load import BadFile
 from rules.rulebook import Rulebook
 from sinks.base import Rejected
@@ -75,27 +77,20 @@ def replay(  # noqa: PLR0913, PLR0917 - one for each option
     reader = recording.read(recorded) if recorded else None
     if recorded and not recorded.is_file():
         _refuse(f"{recorded}: there is no such recording")
+    engine = Engine(book, checkin_every_s=config.checkin.every)
     show = _print_json if as_json else Timeline(Console(), zone).show
     total = total_bytes(run)
     with Progress(console=Console(stderr=True), transient=True, disable=total < _LONG_BYTES or as_json) as progress:
         task = progress.add_task("reading", total=total)
         events = replayed(run, zone, reader or (), read=lambda read: progress.advance(task, read))
         with _output(status_md) as status:
-            worst = _show_all(judge(book, events, stop), show, status)
+            worst = _show_all(judge(engine, events, stop), show, status)
+    if not as_json:
+        Printer(Console()).unknown(templates(engine.unknown()))
     for kind, count in (reader.skipped if reader else {}).items():
         click.echo(f"{recorded}: skipped {count} events: {kind}", err=True)
     if fail_on is not None and worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on):
         sys.exit(FAILED)
-
-
-@main.command()
-@click.argument("files", nargs=-1, type=_PATH)
-def check(files: tuple[Path, ...]) -> None:
-    """Check config and rules; without FILE those that a run would use."""
-    messages = find_faults(list(files))
-    if messages:
-        _refuse(*messages)
-    click.echo("ok")
 
 
 @main.command()
@@ -212,3 +207,7 @@ def _refuse(*messages: str) -> NoReturn:
     for message in messages:
         click.echo(message, err=True)
     sys.exit(UNUSABLE)
+
+
+for command in (*cli_read.COMMANDS, *cli_test.COMMANDS, *cli_demo.COMMANDS):
+    main.add_command(command)

@@ -7,28 +7,26 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.alerts import Decision, Summary
 from pipeline.events import Tick
-from rules.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from pipeline.events import Event
-    from rules.rulebook import Rulebook
+    from rules.engine import Engine
 
 Said: TypeAlias = Decision | Summary
 
 _BATCH = 500
 
 
-def judge(book: Rulebook, events: Iterable[Event], until: datetime | None = None) -> Iterator[Said]:
+def judge(engine: Engine, events: Iterable[Event], until: datetime | None = None) -> Iterator[Said]:
     """
-    Yield what the engine decides on *events*, in the order of time, then how the run stands.
+    Yield what a new *engine* decides on *events*, in the order of time, then how the run stands.
 
     With *until* the stream ends at the first event later than that, which is
     then "now": what has been absent by then is absent.
     """
-    engine = Engine(book)
     stream = iter(events if until is None else takewhile(lambda event: event.time <= until, events))
     while batch := list(islice(stream, _BATCH)):
         yield from engine.apply(batch).decisions

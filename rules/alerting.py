@@ -63,6 +63,7 @@ class Alerts:
         cell.last_hit, cell.fields = at, _clipped(fact.labels)
         self._keep(key, fact.evidence)
         conditions.note_share(rule, cell, at)
+        cell.share = conditions.share(cell, at)
         held = conditions.severity_on_hit(rule, cell, at, counted)
         self.settle(key, rule, cell, at, held)
 
@@ -236,8 +237,10 @@ class _Figures(dict[str, object]):
 def summary(rule: Rule, cell: Cell, at: datetime) -> str:
     """Return the rule's summary with its figures filled in."""
     figures = _Figures(cell.fields | cell.labels | {"component": cell.component, "count": cell.count})
-    if (found := conditions.share(cell, at)) is not None and found[1]:
-        figures |= {"hits": found[0], "total": found[1], "fraction": found[0] / found[1]}
+    now = conditions.share(cell, at)
+    hits, total = now if now is not None and now[1] else cell.share or (0, 0)
+    if total:
+        figures |= {"hits": hits, "total": total, "fraction": hits / total}
     try:
         return rule.summary.format_map(figures)
     except (ValueError, TypeError, AttributeError, LookupError):

@@ -7,6 +7,7 @@ cannot make a heading, a link, or an entry of its own.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline.alerts import CheckIn
 from rules.notices import Case, describe, one_line, run_health
 from rules.pattern import Duration
-from rules.rows import Incident, Moved, Schedule, Source, push
+from rules.rows import Incident, Moved, Schedule, Source, Unknown, push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from rules.rows import Run
     from rules.rulebook import Rulebook
     from rules.state import State
+    from rules.unknown import Unknowns
 
 AT_LATEST = timedelta(minutes=10)
 """After it began, an attempt has its first entry."""
 MOST = 10
 """Notes of a kind in an entry."""
+UNKNOWN = 3
+"""Templates that no rule knows in an entry."""
 _KEY = "schedule"
 _ENDS: tuple[Phase, ...] = ("finished", "failed", "stopped")
 _NAME_CHARS, _TEXT_CHARS = 120, 600
@@ -50,13 +54,15 @@ class CheckIns:
         book: Rulebook,
         run: Run,
         figures: Figures,
+        unknowns: Unknowns,
         say: Callable[[Decision], None],
         every_s: float,
         quiet_until: datetime | None = None,
     ) -> None:
         """Make entries every *every_s* seconds; none before *quiet_until*."""
         self._state, self._book, self._run, self._say = state, book, run, say
-        self._figures, self._every, self._quiet_until = figures, timedelta(seconds=every_s), quiet_until
+        self._figures, self._unknowns = figures, unknowns
+        self._every, self._quiet_until = timedelta(seconds=every_s), quiet_until
 
     def begin(self, at: datetime) -> None:
         """Begin an attempt: its first entry is due when it runs, or soon anyhow."""
@@ -107,12 +113,17 @@ class CheckIns:
         row, phase = self._row(), self._run.phase
         due = at if row.last is None else max(at, row.last + timedelta(milliseconds=1))
         text = self._text(row, at)
-        self._say(CheckIn(time=at, id=f"checkin-{row.attempt}-{due:%Y-%m-%dT%H:%M:%S}.{due:%f}"[:-3] + "Z", text=text))
+        digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+        if digest != row.text:  # an entry that says the same in the same minute is one
+            id_ = f"checkin-{row.attempt}-{due:%Y-%m-%dT%H:%M:%S}.{due:%f}"[:-3] + "Z"
+            self._say(CheckIn(time=at, id=id_, text=text))
+        row.text = digest
         row.last, row.is_first, row.ended = due, False, phase if phase in _ENDS else None
         row.due = None if row.ended else at + self._every
         row.notes, row.closed = [], []
         self._state.put(_KEY, row)
         self._figures.forget_spikes()
+        self._unknowns.tell()
 
     def _row(self) -> Schedule:
         return self._state.get(Schedule, _KEY) or Schedule()
@@ -152,7 +163,7 @@ class CheckIns:
         notes += [f"{len(still) - MOST} older incidents are open too"] if len(still) > MOST else []
         notes += [_closed(i) for i in closed[-MOST:]]
         notes += [f"{len(closed) - MOST} more incidents closed"] if len(closed) > MOST else []
-        return notes
+        return notes + _unmatched(self._unknowns.untold())
 
     def _standing(self) -> list[str]:
         run = self._run
@@ -219,6 +230,22 @@ def _open(incident: Incident, case: Case) -> str:
     words += [f"advice: {markdown(case.advice)}"] if case.advice else []
     words += [f"evidence: {code(place)} {code(text)}" for place, text in case.evidence[:1]]
     return "; ".join(words)
+
+
+def _unmatched(untold: list[tuple[int, Unknown]]) -> list[str]:
+    """Return what no rule knows and came since the last entry, on one line."""
+    if not untold:
+        return []
+    templates = [
+        f"{count}x in {row.component} {code(row.example, _NAME_CHARS)}" + ("" if row.is_new else " (seen before)")
+        for count, row in untold
+        if not row.is_rest
+    ]
+    more = len(untold) - len(templates[:UNKNOWN])
+    notes = [*templates[:UNKNOWN], *([f"and {more} more kinds"] if more else [])]
+    total = sum(count for count, _ in untold)
+    said = "1 record matches" if total == 1 else f"{total} records match"
+    return [f"{said} no rule: {'; '.join(notes)}"]
 
 
 def _unseen(key: str, source: Source) -> str:

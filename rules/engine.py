@@ -37,7 +37,7 @@ from rules.alerting import Alerts
 from rules.phases import Phases
 from rules.progress import Progress
 from rules.reports import Reports
-from rules.rows import Cell, Copies, Process, Run, push
+from rules.rows import Cell, Copies, Process, Run, Unknown, push
 from rules.sources import Sources
 from rules.state import State
 from rules.triggers import matches_log, matches_process, matches_rollout
@@ -130,6 +130,10 @@ class Engine:
             incidents=self._alerts.incidents.summaries(),
         )
 
+    def unknown(self) -> list[Unknown]:
+        """Return what no rule knows of this attempt, by template, the most frequent first."""
+        return self._reports.unknowns.all()
+
     def _advance(self, until: datetime) -> None:
         """Fire every timer due by then, each at its own deadline."""
         while (timer := self._state.due(until)) is not None:
@@ -209,10 +213,11 @@ class Engine:
         if fact is None or self._is_copy(fact):
             return
         milestones, rules = self._book.matches(fact.text, fact.component)
-        for rule in rules:
-            captured = matches_log(rule, fact)
-            if captured is not None:
-                self._alerts.hit(rule, msgspec.structs.replace(fact, labels=fact.labels | captured), at)
+        matched = [(rule, found) for rule in rules if (found := matches_log(rule, fact)) is not None]
+        for rule, found in matched:
+            self._alerts.hit(rule, msgspec.structs.replace(fact, labels=fact.labels | found), at)
+        if not matched and not milestones:
+            self._reports.unknowns.take(fact, at)
         for milestone in milestones:
             self._passed(milestone.name, at)
 

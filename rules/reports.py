@@ -10,6 +10,7 @@ from rules.checkins import CheckIns
 from rules.figures import Figures
 from rules.notices import Notices
 from rules.rows import Schedule
+from rules.unknown import Unknowns
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -35,7 +36,10 @@ class Reports:
     ) -> None:
         self._state, self._decisions = state, decisions
         self._figures = Figures(state, book)
-        self._checkins = CheckIns(state, book, run, self._figures, decisions.append, checkin_every_s, announce_from)
+        self.unknowns = Unknowns(state, book, run)
+        self._checkins = CheckIns(
+            state, book, run, self._figures, self.unknowns, decisions.append, checkin_every_s, announce_from
+        )
         self._notices = Notices(state, book, run, decisions.append, announce_from)
         self._followed = 0
 
@@ -47,6 +51,7 @@ class Reports:
     def begin_attempt(self, at: datetime) -> None:
         """Begin an attempt."""
         self._figures.begin()
+        self.unknowns.begin()
         self._checkins.begin(at)
 
     def before(self, event: Event) -> None:

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from pipeline.alerts import Component, Evidence, Health, Phase, Severity
-from pipeline.events import EPOCH, Role, RunConfigured, Seeing
+from pipeline.events import EPOCH, Level, Role, RunConfigured, Seeing
 from rules.windows import Buckets
 
 RING = 60
@@ -80,6 +80,8 @@ class Cell(BaseRow, kw_only=True, tag="cell"):
     incident: str = ""
     fields: dict[str, str] = {}
     """What the last hit gives to the summary."""
+    share: tuple[int, int] | None = None
+    """At the last hit: hits and all of the first window that measures a fraction."""
 
 
 class Records(BaseRow, kw_only=True, tag="evidence"):
@@ -172,6 +174,28 @@ class Copies(BaseRow, kw_only=True, tag="copies"):
     recent: list[tuple[int, int]] = []
 
 
+class Unknown(BaseRow, kw_only=True, tag="unknown"):
+    """A warning or error that matches no rule, by its template; or all that there was no room for."""
+
+    component: Component
+    example: str = ""
+    """The first one, cut. Untrusted."""
+    source: str = ""
+    level: Level | None = None
+    count: int = 0
+    """In this attempt."""
+    first: datetime = EPOCH
+    last: datetime = EPOCH
+    by: int = 0
+    """Who said it last."""
+    told: int = 0
+    """How many of them check-ins have told of."""
+    is_new: bool = True
+    """Whether no earlier attempt brought it."""
+    is_rest: bool = False
+    """Whether it stands for all templates that there was no room for."""
+
+
 class Figure(msgspec.Struct, array_like=True):
     """The last value of a metric or a sample; where spikes are flagged, those before it as well."""
 
@@ -193,6 +217,8 @@ class Schedule(BaseRow, kw_only=True, tag="schedule"):
 
     attempt: int = 0
     quiet_until: datetime = EPOCH
+    text: str = ""
+    """Hash of what the last entry said."""
     last: datetime | None = None
     is_first: bool = True
     ended: Phase | None = None
@@ -221,7 +247,20 @@ class Outgoing(BaseRow, kw_only=True, tag="outgoing"):
 
 
 Row: TypeAlias = (
-    Run | Cell | Records | Moved | Series | Incident | Process | Source | Copies | Line | Schedule | Notice | Outgoing
+    Run
+    | Cell
+    | Records
+    | Moved
+    | Series
+    | Incident
+    | Process
+    | Source
+    | Copies
+    | Line
+    | Unknown
+    | Schedule
+    | Notice
+    | Outgoing
 )
 
 

@@ -137,6 +137,13 @@ class CheckInLine(Table, frozen=True, kw_only=True):
             raise ValueError(message)
 
 
+class Known(Table, frozen=True, kw_only=True):
+    """Warnings and errors that are known to be harmless, in words that say why."""
+
+    why: str
+    pattern: Pattern
+
+
 class Notify(Table, frozen=True, kw_only=True):
     """When people are told of an incident."""
 
@@ -168,4 +175,5 @@ class RuleFile(Table, frozen=True, kw_only=True):
     file: list[File] = []
     components: Components = Components()
     checkin_line: list[CheckInLine] = []
+    known: list[Known] = []
     notify: Notify | None = None

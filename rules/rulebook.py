@@ -57,6 +57,8 @@ class Rulebook:
         texts += [(("rule", r.name), r.on.log.pattern) for r in self.by_trigger["log"] if r.on.log]
         self._texts = PatternSet(texts)
         self._milestones = {m.name: m for m in self.milestones}
+        known = [one for file in files for one in file.known]
+        self._known = PatternSet([(number, one.pattern) for number, one in enumerate(known)])
 
     def origin(self, path: str) -> Origin | None:
         """Return whose log the file at *path* is; `None` of an unknown one."""
@@ -70,6 +72,10 @@ class Rulebook:
         milestones = [self._milestones[name] for kind, name in found if kind == "milestone"]
         rules = [self.rules[name] for kind, name in found if kind == "rule"]
         return [m for m in milestones if not m.component or component in m.component], rules
+
+    def is_known(self, text: str) -> bool:
+        """Tell whether *text* is known to be harmless."""
+        return bool(self._known.matches(text))
 
     def of_metric(self, name: str) -> list[Rule]:
         """Return the rules that look at the metric *name*."""

@@ -21,10 +21,14 @@ PARTS = FORMATS | {"pipeline.own_thread", "pipeline.sources", "rules", "sinks"}
 STORAGE = {"pipeline.journal", "pipeline.journal_file", "pipeline.retention"}
 SERVICE = PARTS | STORAGE | {"pipeline.config", "pipeline.delivery", "pipeline.state_directory"}
 
+RULE_TESTS = {"pipeline.config", "pipeline.rule_tests"}
+
 COMMANDS = {
     "pipeline.check",
     "pipeline.choice",
+    "pipeline.cli_read",
     "pipeline.cli_run",
+    "pipeline.cli_test",
     "pipeline.judge",
     "pipeline.log",
     "pipeline.timeline",
@@ -42,7 +46,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rules": DECISIONS | {"pipeline.formats"},
     "sinks": DECISIONS | {"pipeline.own_thread"},
     "pipeline.config": PARTS,
-    "pipeline.check": PARTS | {"pipeline.config"},
+    "pipeline.check": PARTS | RULE_TESTS | {"pipeline.lint"},
+    "pipeline.cli_test": PARTS | RULE_TESTS | {"pipeline.check", "pipeline.schema"},
+    "pipeline.lint": DECISIONS | {"pipeline.lint_tables", "rules"},
+    "pipeline.lint_tables": DECISIONS | {"rules"},
+    "pipeline.rule_tests": PARTS | {"pipeline.config"},
+    "pipeline.schema": PARTS | RULE_TESTS,
     "pipeline.delivery": PARTS | STORAGE,
     "pipeline.journal": PARTS | STORAGE,
     "pipeline.journal_file": DECISIONS,
@@ -56,8 +65,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline.watcher": PARTS | STORAGE,
     "pipeline.app": SERVICE | {"pipeline.supervision", "pipeline.watcher"},
     "pipeline.cli_run": SERVICE | {"pipeline.app", "pipeline.timeline"},
+    "pipeline.reading": PARTS | STORAGE | {"pipeline.state_directory"},
+    "pipeline.printing": PARTS | {"pipeline.journal_file", "pipeline.reading", "pipeline.timeline"},
+    "pipeline.cli_read": SERVICE | {"pipeline.choice", "pipeline.log", "pipeline.printing", "pipeline.reading"},
     "pipeline.cli": SERVICE | COMMANDS,
     "pipeline.simulator": set(),
+    # nothing of the engine: the demo watches a service as anybody could
+    "pipeline.demo": DECISIONS
+    | {"pipeline.journal_file", "pipeline.simulator", "pipeline.state_directory", "pipeline.timeline"},
+    "pipeline.cli_demo": {"pipeline.demo", "pipeline.simulator"},
 }
 
 ASYNC = {"aiohttp", "anyio", "asyncio", "watchfiles"}

@@ -15,6 +15,7 @@ from pipeline.events import AttemptBegun, Event, Metrics
 from pipeline.judge import judge
 from pipeline.run_directory import RunDirectory
 from pipeline.sources.replay import replay
+from rules.engine import Engine
 from rules.rulebook import Rulebook
 
 ARCHIVE = Path(__file__).parents[2].parent / "shared" / "golden.tar.gz"
@@ -47,7 +48,7 @@ def events_of(run: Path) -> list[Event]:
 
 def judged(book: Rulebook, events: list[Event]) -> Summary:
     """Return how a run stands at its end."""
-    *said, summary = judge(book, events)
+    *said, summary = judge(Engine(book), events)
     assert isinstance(summary, Summary)
     times = [one.time for one in said]
     assert times == sorted(times)

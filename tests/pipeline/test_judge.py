@@ -16,6 +16,7 @@ from pipeline.judge import Said, judge
 from pipeline.recording import read
 from pipeline.run_directory import RunDirectory
 from pipeline.sources.replay import replay
+from rules.engine import Engine
 from rules.rulebook import Rulebook
 
 START = datetime(2026, 8, 19, 12, tzinfo=UTC)
@@ -49,23 +50,23 @@ def summary(said: list[Said]) -> Summary:
 
 def test_nothing_is_judged_as_nothing(book: Rulebook) -> None:
     """Of no events there is a summary, and nothing else."""
-    said = list(judge(book, []))
+    said = list(judge(Engine(book), []))
     assert len(said) == 1
     assert (summary(said).health, summary(said).phase, summary(said).step) == ("Healthy", "starting", 0)
 
 
 def test_how_it_stands(book: Rulebook) -> None:
     """The summary has the last step, their number, and the time of the last event."""
-    end = summary(list(judge(book, steps(7, 60))))
+    end = summary(list(judge(Engine(book), steps(7, 60))))
     assert (end.step, end.max_steps, end.phase, end.time) == (7, 100, "running", at(420))
 
 
 def test_until_is_now(book: Rulebook) -> None:
     """With a time to stop at, what has been absent by then is absent, and that is the time of the summary."""
-    said = list(judge(book, steps(7, 60), until=at(10_000)))
+    said = list(judge(Engine(book), steps(7, 60), until=at(10_000)))
     assert [one.failure_mode for one in summary(said).incidents] == ["stall"]
     assert summary(said).time == at(10_000)
-    assert summary(list(judge(book, steps(7, 60), until=at(500)))).incidents == []
+    assert summary(list(judge(Engine(book), steps(7, 60), until=at(500)))).incidents == []
 
 
 def test_until_drops_what_follows_late_events_too(book: Rulebook) -> None:
@@ -74,8 +75,8 @@ def test_until_drops_what_follows_late_events_too(book: Rulebook) -> None:
         time=at(5), source="logs/attempt_1/trainer.log", offset=0, attempt=1, level="ERROR", text="CUDA out of memory"
     )
     events = [*steps(1, 10), Tick(time=at(30)), late]
-    assert summary(list(judge(book, events))).incidents
-    assert not summary(list(judge(book, events, until=at(20)))).incidents
+    assert summary(list(judge(Engine(book), events))).incidents
+    assert not summary(list(judge(Engine(book), events, until=at(20)))).incidents
 
 
 def test_until_reads_no_further_than_it_has_to(book: Rulebook) -> None:
@@ -87,7 +88,7 @@ def test_until_reads_no_further_than_it_has_to(book: Rulebook) -> None:
             taken.append(event)
             yield event
 
-    assert summary(list(judge(book, endless(), until=at(6000)))).step == 100
+    assert summary(list(judge(Engine(book), endless(), until=at(6000)))).step == 100
     assert taken[-1].time == at(6060)
 
 
@@ -96,9 +97,9 @@ def test_the_beginning_of_the_example(book: Rulebook, minutes: int) -> None:
     """What is said of the example up to a time is the beginning of what is said of all of it."""
     run, zone = RunDirectory(EXAMPLE / "run"), ZoneInfo("UTC")
     recorded = list(read(EXAMPLE / "recording.jsonl"))
-    whole = list(judge(book, replay(run, zone, recorded)))
+    whole = list(judge(Engine(book), replay(run, zone, recorded)))
     until = whole[0].time + timedelta(minutes=minutes)
-    part = list(judge(book, replay(run, zone, recorded), until))
+    part = list(judge(Engine(book), replay(run, zone, recorded), until))
     assert part[:-1] == [one for one in whole[:-1] if one.time <= until]
     assert isinstance(part[0], HealthChanged)
     assert minutes < 30 or any(isinstance(one, AlertChanged) for one in part)

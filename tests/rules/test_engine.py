@@ -213,8 +213,7 @@ def streams(draw: st.DrawFn) -> list[Event]:
         before, now = now, now + timedelta(seconds=ahead_s)
         # a tick says that nothing earlier comes, a gap that nobody watched since: neither is late
         late = timedelta(0) if isinstance(event, Tick | Mark | Gap) else timedelta(seconds=late_s)
-        since = {"since": before} if isinstance(event, Gap) else {}
-        events.append(replace(event, time=now - late, **since))
+        events.append(replace(event, time=before if isinstance(event, Gap) else now - late))
     return events
 
 
