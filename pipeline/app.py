@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Literal
+from zoneinfo import ZoneInfo
 
 import anyio
 import msgspec
@@ -18,9 +19,13 @@ from pipeline.events import Asked, Event, Gap, SourceState
 from pipeline.journal import Journal, open_journal
 from pipeline.run_directory import RunDirectory
 from pipeline.sources.base import SideThread, SourceError, now
+from pipeline.sources.cgroup import Cgroup
 from pipeline.sources.disk import DiskSource
 from pipeline.sources.endpoints import Endpoints
 from pipeline.sources.files import Files, Taken
+from pipeline.sources.gpus import Gpus
+from pipeline.sources.kernel_log import KernelLog
+from pipeline.sources.launcher_pane import LauncherPane
 from pipeline.sources.positions import FilePosition
 from pipeline.sources.processes import ProcessSource
 from pipeline.sources.watch import hints
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from pipeline.sources.base import Source
     from rules.rulebook import Rulebook
     from sinks import SinkOptions
+    from sinks.base import Sink
 
 log = structlog.get_logger()
 
@@ -51,6 +57,8 @@ STREAM_EVENTS = 1000
 BEHIND_S = 10.0
 """Files that are further behind are blind, and no longer hold up time."""
 SWEEP_S, NETWORK_SWEEP_S = 1.0, 5.0
+ATTACH = timedelta(seconds=3)
+"""After so long each source has said what it sees, and the first entry can tell."""
 GAP = timedelta(minutes=1)
 """A restart that takes no longer is not worth a word."""
 DELIVERED_S = 20.0
@@ -68,6 +76,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     watcher: Watcher
     files: Files
     sinks: Sinks
+    zone: ZoneInfo
     floor: datetime | None
     """How far the run had been watched before."""
 
@@ -93,9 +102,12 @@ async def open_session(run: RunDirectory, config: Config, book: Rulebook) -> Asy
             )
         restored = await journal.load()
         engine = Engine(
-            book, restored.rows, checkin_every_s=config.checkin.every, announce_from=None if restored.mark else now()
+            book,
+            restored.rows,
+            checkin_every_s=config.checkin.every,
+            announce_from=None if restored.mark else now() + ATTACH,
         )
-        sinks: dict[str, object] = {STATUS: await stack.enter_async_context(status_file(run.path))}
+        sinks: dict[str, Sink] = {STATUS: await stack.enter_async_context(status_file(run.path))}
         for options in config.sink:
             sinks[options.name] = await stack.enter_async_context(options.open())
         positions = {path: _decode(position) for path, position in restored.positions.items()}
@@ -105,7 +117,8 @@ async def open_session(run: RunDirectory, config: Config, book: Rulebook) -> Asy
             journal=journal,
             watcher=Watcher(engine, journal, partial(route, config.sink), now),
             files=Files(run, config.run.zone, positions),
-            sinks=sinks,  # type: ignore[arg-type]
+            sinks=sinks,
+            zone=config.run.zone,
             floor=restored.mark.time if restored.mark else None,
         )
 
@@ -129,7 +142,10 @@ def sources(session: Session) -> list[Source]:
     """Return what is watched beside the files of the run."""
     run, node = session.run, socket.gethostname()
     known = session.engine.processes()  # one that died while nobody watched is missed
-    return [ProcessSource(run.path, node, known=known), Endpoints(run), DiskSource([run.path], node)]
+    processes = ProcessSource(run.path, node, known=known)
+    pane = LauncherPane(node, partial(processes.alive, "launcher"), session.zone, since=session.floor)
+    host: list[Source] = [DiskSource([run.path], node), KernelLog(node), Cgroup(node, processes.alive), Gpus()]
+    return [processes, pane, Endpoints(run), *host]
 
 
 def route(options: list[SinkOptions], decision: Decision) -> list[str]:
@@ -167,7 +183,7 @@ class Follower:
         run = self._session.run
         network = await self._thread.call(lambda: network_filesystem(run.path))
         interval_s = NETWORK_SWEEP_S if network else SWEEP_S
-        settled = anyio.current_time() + 2 * interval_s
+        settled = anyio.current_time() + ATTACH.total_seconds() + interval_s
         await self._resume("visit" if once else "downtime")
         while True:
             self._changed = anyio.Event()

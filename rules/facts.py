@@ -41,7 +41,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
     def digests(self) -> tuple[int, int]:
         """Return a number that the same record has in every file, and one of the file."""
-        return _digest(f"{self.time.timestamp() // 1}|{self.level}|{self.text}"), _digest(self.evidence.source)
+        said = " ".join(self.text.split())  # a terminal turns tabs into spaces
+        return _digest(f"{self.time.timestamp() // 1}|{self.level}|{said}"), _digest(self.evidence.source)
 
 
 def clip(text: str) -> str:
@@ -96,8 +97,9 @@ def of_host(event: HostLine, book: Rulebook) -> Fact | None:
     component = book.components.origin.get(event.origin)
     if component is None:
         return None
-    header = headers.parse(event.text)
-    text = header.message if header else event.text
+    first, *more = event.text.split("\n")
+    header = headers.parse(first)
+    text = "\n".join([header.message if header else first, *more])
     return Fact(
         time=event.time,
         component=component,
@@ -144,7 +146,8 @@ def of_sample(event: Sample, component: Component) -> Fact:
     """Return the fact of one value of a Prometheus page."""
     engine = f" engine {event.labels['engine']}" if "engine" in event.labels else ""
     evidence = evidence_of(event.endpoint, None, f"{event.name}{engine} = {event.value:.6g}")
-    labels = {"metric": event.name, "series": f"{event.endpoint} {event.name}{engine}", "source": event.endpoint}
+    series = " ".join([event.endpoint, event.name, *(f"{k}={v}" for k, v in sorted(event.labels.items()))])
+    labels = {"metric": event.name, "series": series, "source": event.endpoint}
     return Fact(time=event.time, component=component, labels=labels, evidence=evidence)
 
 

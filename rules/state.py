@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from rules.rows import BaseRow, Row
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 KEYS = 100_000
 """Rows in all; what comes beyond is counted and not kept."""

@@ -1,4 +1,4 @@
-"""What the kernel says of single processes, none of them our child: what they are, and at once when they exit."""
+"""The exits of processes, none of them our child: known at once, with their code where the kernel tells it."""
 
 from __future__ import annotations
 
@@ -7,64 +7,28 @@ import os
 import select
 import struct
 from contextlib import contextmanager
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 import anyio
 import msgspec
 
+from pipeline.sources.process_table import owner, read_stat
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pipeline.sources.process_table import Stat
 
 PIDFDS = 256
 """The most descriptors held; beyond it, and on kernels without pidfds, the scan notices an exit."""
 REAPED_WITHIN_S = 1.0
 """A process is a zombie until its parent has asked for its status: one that stays so longer is worth saying."""
 RECHECK_S = 0.05
-CMDLINE_BYTES = 16 * 1024
-TITLE_CHARS = 100
-
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""What /proc answers about a process that is not there, or hidden; anything else is trouble of ours."""
-STAT_FIELDS = 50
-"""Those behind the name, since Linux 3.5."""
 
 # struct pidfd_info of linux/pidfd.h, first version: mask, cgroup, eleven ids, exit status (kept since Linux 6.15)
 INFO = struct.Struct("QQ11Ii")
 INFO_EXIT = 1 << 3
 PIDFD_GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
-
-
-class Stat(msgspec.Struct, frozen=True, kw_only=True):
-    """What `/proc/<pid>/stat` says."""
-
-    state: str
-    """`Z` is a zombie."""
-    ppid: int
-    start: int
-    """Clock ticks from boot to its birth: with the pid it names one process, whatever pids are used again."""
-    rss_bytes: int
-    status: int
-    """As from `wait`; 0 unless it is dead and may be inspected by us."""
-
-
-class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """What /proc says of one process."""
-
-    pid: int
-    stat: Stat
-    cmdline: list[str] = []
-    outputs: list[str] = []
-    """Where its standard output and standard error go."""
-    stdin: str = ""
-    denied_uid: int | None = None
-    """Its user, where its descriptors may not be seen."""
-
-    @property
-    def title(self) -> str:
-        """The name of its program without arguments: they may hold secrets."""
-        return PurePath(self.cmdline[0]).name[:TITLE_CHARS] if self.cmdline else ""
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,99 +43,12 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """Negative for a signal; `None` where it cannot be known."""
 
 
-def parse_stat(text: bytes) -> Stat:
-    """
-    Read the text of a stat file.
-
-    Raises:
-        ValueError: It is not one.
-
-    """
-    # the name stands in parentheses and may hold any character, parentheses too
-    fields = text.rpartition(b")")[2].split()
-    if len(fields) < STAT_FIELDS:
-        msg = "not a stat file"
-        raise ValueError(msg)
-    return Stat(
-        state=fields[0].decode("ascii", "replace"),
-        ppid=int(fields[1]),
-        start=int(fields[19]),
-        rss_bytes=int(fields[21]) * PAGE_BYTES,
-        status=int(fields[49]),
-    )
-
-
-def read_stat(pid: int) -> Stat | None:
-    """
-    Return what the kernel says of *pid*, `None` if it is gone or hidden from us.
-
-    Raises:
-        OSError: It cannot be read, as when no descriptor is left.
-
-    """
-    try:
-        return parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
-    except (*GONE, ValueError):
-        return None
-
-
-def read_process(pid: int) -> Process | None:
-    """
-    Return what /proc says of *pid*, `None` if it is gone or hidden from us.
-
-    Raises:
-        OSError: It cannot be read, as when no descriptor is left.
-
-    """
-    stat = read_stat(pid)
-    if stat is None:
-        return None
-    cmdline = _read_cmdline(pid)
-    try:
-        stdin, *outputs = [_link(pid, fd) for fd in range(3)]
-        return Process(pid=pid, stat=stat, cmdline=cmdline, outputs=outputs, stdin=stdin)
-    except PermissionError:
-        return Process(pid=pid, stat=stat, cmdline=cmdline, denied_uid=_user(pid))
-
-
-def _read_cmdline(pid: int) -> list[str]:
-    """Return the arguments without the NULs that a title leaves behind it; none of a zombie or a kernel thread."""
-    try:
-        with Path(f"/proc/{pid}/cmdline").open("rb", buffering=0) as file:
-            text = file.read(CMDLINE_BYTES)
-    except GONE:
-        return []
-    stripped = text.rstrip(b"\0").decode("utf-8", "replace")
-    return stripped.split("\0") if stripped else []
-
-
-def _link(pid: int, fd: int) -> str:
-    """
-    Return what a descriptor points to, nothing if it is closed.
-
-    Raises:
-        PermissionError: We may not know.
-
-    """
-    try:
-        return str(Path(f"/proc/{pid}/fd/{fd}").readlink())
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def _user(pid: int) -> int | None:
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid
-    except GONE:
-        return None
-
-
 def exit_code(pid: int, stat: Stat) -> int | None:
     """Return the exit code of a zombie; a status of 0 counts only where we may see others."""
     if stat.state != "Z":
         return None
     try:
-        may_inspect = os.geteuid() in {0, _user(pid)}
+        may_inspect = os.geteuid() in {0, owner(pid)}
         return os.waitstatus_to_exitcode(stat.status) if stat.status or may_inspect else None
     except ValueError:
         return None

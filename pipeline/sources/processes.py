@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,20 +11,22 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from pipeline.events import ProcessState, Role, Seeing
+from pipeline.events import HostLine, ProcessState, Role, Seeing
 from pipeline.formats.titles import role as role_of
 from pipeline.sources.base import Emit, SideThread, Sight, SourceError, now
-from pipeline.sources.process_exits import Exit, ExitWatch, Process, exit_code, read_process, watch_exits
+from pipeline.sources.long_sleeps import LongSleeps
+from pipeline.sources.process_exits import Exit, ExitWatch, exit_code, watch_exits
+from pipeline.sources.process_table import Process, ProcessTable, writers
+from pipeline.sources.run_tree import run_roles
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 SCAN_DEADLINE_S = 10.0
 """A process stuck in the kernel can hold up whoever reads its command line."""
-SETTLED_S = 300.0
-"""Younger processes are looked at in every scan: they set their titles after their imports."""
+FILES_DEADLINE_S = 5.0
+"""A look at files hangs with their server; it holds up nothing but itself."""
 REPEAT_S = 60.0
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,126 +34,18 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
     processes: dict[int, Process]
     roles: dict[int, Role]
+    strangers: set[tuple[int, int]]
+    """Pid and birth of others that could be of a run."""
     state: Seeing
     reason: str
 
 
-def run_roles(
-    table: Mapping[int, Process], logs: tuple[str, ...], own: int, known: Mapping[int, Role]
-) -> dict[int, Role]:
-    """
-    Return the roles of one run's processes.
-
-    To the run belong: who writes to a file below its *logs* (each ends in a slash) or into a pipe that such a process
-    reads, the launcher above them, what descends from these, and who was *known* to. Titles alone say nothing: another
-    run on the host has the same. Our *own* process, its ancestors and its descendants never belong to a run.
-    """
-    children: dict[int, list[int]] = defaultdict(list)
-    for process in table.values():
-        children[process.stat.ppid].append(process.pid)
-    ours = {*_ancestry(table, own), *_descend(children, {own})}
-    seeds = _writers(table, logs) - ours
-    above = [_launchers(table, _ancestry(table, pid)) for pid in seeds | _followers(table, logs)]
-    seeds |= {launchers[0] for launchers in above if launchers} | known.keys()
-    strangers = set(_launchers(table, _descend(children, seeds))) - seeds
-    members = _descend(children, seeds, strangers) - ours
-    roles: dict[int, Role] = {}
-    # no process is older than its parent, whose role is needed first
-    for pid in sorted(members & table.keys(), key=lambda pid: (table[pid].stat.start, pid)):
-        if found := _role(table[pid], roles.get(table[pid].stat.ppid)) or known.get(pid):
-            roles[pid] = found
-    return roles
-
-
-def _role(process: Process, parent: Role | None) -> Role | None:
-    if process.stat.state == "Z" and not process.cmdline:
-        # the command line dies with the process; of an env server's children only workers die before it does
-        return "env_worker" if parent == "env_server" else None
-    return role_of(process.cmdline, parent)
-
-
-def _writers(table: Mapping[int, Process], logs: tuple[str, ...]) -> set[int]:
-    """Return who writes below *logs*, also by way of `tee` or `sed`."""
-    found = {pid for pid, process in table.items() if any(path.startswith(logs) for path in process.outputs)}
-    new = found
-    while new:
-        pipes = {table[pid].stdin for pid in new if table[pid].stdin.startswith("pipe:")}
-        new = {pid for pid, process in table.items() if pipes.intersection(process.outputs)} - found
-        found = found | new
-    return found
-
-
-def _followers(table: Mapping[int, Process], logs: tuple[str, ...]) -> set[int]:
-    """Return each `tail` of one of the run's logs; a launcher keeps one for its terminal."""
-    tails = {pid for pid, process in table.items() if process.cmdline and process.cmdline[0].endswith("tail")}
-    return {pid for pid in tails if any(argument.startswith(logs) for argument in table[pid].cmdline[1:])}
-
-
-def _launchers(table: Mapping[int, Process], pids: Iterable[int]) -> list[int]:
-    """Return which of *pids* are launchers, in their order."""
-    return [pid for pid in pids if pid in table and role_of(table[pid].cmdline, None) == "launcher"]
-
-
-def _ancestry(table: Mapping[int, Process], pid: int) -> Iterator[int]:
-    """Yield *pid*, its parent and so on, as far as they can be seen."""
-    passed: set[int] = set()
-    while pid in table and pid not in passed:
-        yield pid
-        passed.add(pid)  # the table is no snapshot: a pid used again can close a circle
-        pid = table[pid].stat.ppid
-
-
-def _descend(children: Mapping[int, list[int]], roots: Iterable[int], barred: Collection[int] = ()) -> set[int]:
-    """Return the *roots* and all below them, but nothing from *barred* on down."""
-    found: set[int] = set()
-    waiting = list(roots)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found and pid not in barred:
-            found.add(pid)
-            waiting.extend(children.get(pid, ()))
-    return found
-
-
-class ProcessTable:
-    """Every process of the host, read anew only where that can matter: most are old, and none of our business."""
-
-    def __init__(self) -> None:
-        self._processes: dict[int, Process] = {}
-        self._look_at_s: dict[int, float] = {}
-
-    def read(self, members: Iterable[int]) -> Mapping[int, Process]:
-        """
-        Return the processes, the *members* as they are now.
-
-        Raises:
-            OSError: There is no /proc.
-
-        """
-        pids = {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
-        for pid in self._processes.keys() - pids:
-            del self._processes[pid], self._look_at_s[pid]
-        uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        watched = set(members)
-        for pid in pids:
-            if uptime_s >= self._look_at_s.get(pid, 0.0) or pid in watched:
-                self._look(pid, uptime_s)
-        return self._processes
-
-    def _look(self, pid: int, uptime_s: float) -> None:
-        old = self._processes.pop(pid, None)
-        process = read_process(pid)
-        if process is None:
-            self._look_at_s.pop(pid, None)
-            return
-        if process.stat.state == "Z" and old is not None and old.stat.start == process.stat.start:
-            process = msgspec.structs.replace(old, stat=process.stat)
-        self._processes[pid] = process
-        is_young = uptime_s < process.stat.start / TICKS_PER_S + SETTLED_S
-        self._look_at_s[pid] = 0.0 if is_young else uptime_s + SETTLED_S
-
-
-def scan(table: ProcessTable, logs: tuple[str, ...], known: Mapping[tuple[int, int], Role]) -> Scan:
+def scan(
+    table: ProcessTable,
+    logs: tuple[str, ...],
+    known: Mapping[tuple[int, int], Role],
+    insiders: Collection[int] = (),
+) -> Scan:
     """
     Find the processes of the run with these *logs*; *known* ones, by pid and birth, stay the run's.
 
@@ -163,9 +56,21 @@ def scan(table: ProcessTable, logs: tuple[str, ...], known: Mapping[tuple[int, i
     processes = table.read(pid for pid, _ in known)
     births = {pid: process.stat.start for pid, process in processes.items()}
     alive = {pid: role for (pid, start), role in known.items() if births.get(pid) == start}
-    roles = run_roles(processes, logs, os.getpid(), alive)
+    roles = run_roles(processes, logs, os.getpid(), alive, insiders)
     state, reason = _sight(roles, processes, logs)
-    return Scan(processes={pid: processes[pid] for pid in roles}, roles=roles, state=state, reason=reason)
+    return Scan(
+        processes={pid: processes[pid] for pid in roles},
+        roles=roles,
+        strangers={(pid, births[pid]) for pid in processes.keys() - roles.keys() if _is_alike(processes[pid])},
+        state=state,
+        reason=reason,
+    )
+
+
+def _is_alike(process: Process) -> bool:
+    """Say whether a process has the title of a run's, and writes into a file."""
+    is_titled = role_of(process.cmdline, None) is not None
+    return is_titled and any(path.startswith("/") and not path.startswith("/dev/") for path in process.outputs)
 
 
 def _sight(roles: Mapping[int, Role], processes: Mapping[int, Process], logs: tuple[str, ...]) -> tuple[Seeing, str]:
@@ -206,8 +111,17 @@ class ProcessSource:
         self._node = node
         self._interval_s = interval_s
         self._thread = SideThread(SCAN_DEADLINE_S)
+        self._files_thread = SideThread(FILES_DEADLINE_S)
+        self._strangers: set[tuple[int, int]] = set()
+        self._sleeps = LongSleeps()
         self._reports = {event.pid: _Report(event=event, start=None) for event in known if event.state != "exited"}
         self._has_seen = bool(self._reports)
+
+    def alive(self, *roles: Role) -> list[int]:
+        """Return the pids of those that were seen running, in any of these *roles* or, without one, in all."""
+        seen = (said.event for said in self._reports.values() if said.start is not None)
+        running = [event for event in seen if event.state == "running"]
+        return [event.pid for event in running if not roles or event.role in roles]
 
     async def run(self, emit: Emit) -> None:
         """
@@ -229,14 +143,31 @@ class ProcessSource:
         with watch_exits() as exits:
             while True:
                 due_s = anyio.current_time() + self._interval_s
-                known = {(pid, said.start): said.event.role for pid, said in self._reports.items() if said.start}
-                found = await self._thread.call(partial(scan, table, self._logs, known))
+                found = await self._scan(table)
                 for event in sight.change(*self._sight(found)):
                     await emit(event)
                 await self._compare(found, exits, emit)
+                await self._say_who_hangs(found, emit)
                 while (left_s := due_s - anyio.current_time()) > 0:
                     for death in await exits.wait(left_s):
                         await self._bury(death, emit)
+
+    async def _scan(self, table: ProcessTable) -> Scan:
+        """Scan, and scan again if somebody new writes into the run's files by another path, as from a container."""
+        known = {(pid, said.start): said.event.role for pid, said in self._reports.items() if said.start}
+        found = await self._thread.call(partial(scan, table, self._logs, known))
+        new = found.strangers - self._strangers
+        inside: set[int] = set()
+        if new:
+            with suppress(TimeoutError):
+                inside = await self._files_thread.call(partial(writers, [pid for pid, _ in new], self._logs))
+                self._strangers = found.strangers
+        return await self._thread.call(partial(scan, table, self._logs, known, inside)) if inside else found
+
+    async def _say_who_hangs(self, found: Scan, emit: Emit) -> None:
+        for pid, asleep_s in self._sleeps.look(found.processes.values(), anyio.current_time()):
+            text = f"process {found.roles[pid]} {pid} has been in uninterruptible sleep for {asleep_s:.0f} s"
+            await emit(HostLine(time=now(), node=self._node, origin="kernel", text=text))
 
     def _sight(self, found: Scan) -> tuple[Seeing, str]:
         """Say what is seen: that a run's processes are gone is seen too, once one of them was."""

@@ -15,16 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sources.process_exits import (
-    PAGE_BYTES,
-    Exit,
-    ExitWatch,
-    exit_code,
-    parse_stat,
-    read_process,
-    read_stat,
-    watch_exits,
-)
+from pipeline.sources.process_exits import Exit, ExitWatch, exit_code, watch_exits
+from pipeline.sources.process_table import PAGE_BYTES, parse_stat, read_process, read_stat
 
 
 def sleeper() -> subprocess.Popen[bytes]:

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from pipeline.events import Event, ProcessState, Role, SourceState, cut
 from pipeline.sources.base import SourceError
-from pipeline.sources.process_exits import Process, Stat, parse_stat
-from pipeline.sources.processes import ProcessSource, run_roles
+from pipeline.sources.process_table import Process, Stat, parse_stat
+from pipeline.sources.processes import ProcessSource
+from pipeline.sources.run_tree import run_roles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
