@@ -5,10 +5,13 @@ UV := .venv/bin/uv
 # the version that wrote uv.lock
 UV_VERSION := 0.13.9
 
-.PHONY: example test lint format wheel picture clean
+.PHONY: example demo test lint format wheel picture clean
 
 example: .venv/run.stamp
 	.venv/bin/runwatch replay example/run --recording example/recording.jsonl --timezone UTC
+
+demo: .venv/run.stamp
+	.venv/bin/runwatch demo
 
 test: .venv/dev.stamp
 	.venv/bin/python -m pytest
@@ -28,6 +31,8 @@ wheel: $(UV)
 picture: .venv/run.stamp
 	PATH="$$PWD/.venv/bin:$$PATH" .venv/bin/python docs/picture.py docs/replay.svg \
 	    replay example/run --recording example/recording.jsonl --timezone UTC
+	PATH="$$PWD/.venv/bin:$$PATH" .venv/bin/python docs/picture.py \
+	    --when "what a person is told, " docs/demo.svg demo
 
 clean:
 	rm -rf .venv dist

@@ -26,10 +26,13 @@ RULE_TESTS = {"pipeline.config", "pipeline.rule_tests"}
 COMMANDS = {
     "pipeline.check",
     "pipeline.choice",
+    "pipeline.cli_demo",
     "pipeline.cli_read",
     "pipeline.cli_run",
     "pipeline.cli_test",
     "pipeline.judge",
+    "pipeline.printing",
+    "pipeline.reading",
     "pipeline.log",
     "pipeline.timeline",
 }
