@@ -16,6 +16,7 @@ from pipeline.alerts import CheckIn
 from rules.notices import Case, describe, one_line, run_health
 from rules.pattern import Duration
 from rules.rows import Incident, Moved, Schedule, Source, Unknown, push
+from rules.sources import SINK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,7 +150,8 @@ class CheckIns:
         return run_health(self._run) + (f" (not seen: {_listed(blind)})" if blind else "")
 
     def _sources(self, state: str) -> list[tuple[str, Source]]:
-        return [(key, row) for key, row in self._state.every(Source) if row.state == state]
+        found = self._state.every(Source)
+        return [(key, row) for key, row in found if row.state == state and not key.startswith(f"source|{SINK}")]
 
     def _notes(self, row: Schedule, at: datetime) -> list[str]:
         """Return what is worth a note, each on one line."""

@@ -25,6 +25,7 @@ from pipeline.events import (
     Marker,
     Metrics,
     ProcessState,
+    Receipt,
     Rollout,
     RunConfigured,
     Sample,
@@ -182,7 +183,7 @@ class Engine:
                 self._moved("marker", event.kind, event.number, event.source, at)
             case ProcessState():
                 self._process(event, at)
-            case SourceState() | ScrapeFailed():
+            case SourceState() | ScrapeFailed() | Receipt():
                 self._sources.take(event, at)
             case Sample():
                 self._sources.take(event, at)

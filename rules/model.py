@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from pipeline.alerts import Component, Phase, Severity
+from pipeline.alerts import Component, Health, Phase, Severity
 from pipeline.events import Level, Role
 from rules.pattern import Duration, Pattern
 
@@ -95,10 +95,12 @@ class AbsenceTrigger(Table, frozen=True, kw_only=True):
 
 
 class BlindTrigger(Table, frozen=True, kw_only=True):
-    """A source that should see does not."""
+    """A source that should see does not, or a sink does not deliver."""
 
     failed: bool | None = None
     """Whether it is our own reader that fails."""
+    sink: bool = False
+    """Sinks instead of sources."""
 
 
 class Trigger(Table, frozen=True, kw_only=True):
@@ -272,7 +274,7 @@ class Rule(Table, frozen=True, kw_only=True):
     during: list[Phase] = msgspec.field(default_factory=lambda: ["starting", "running", "finishing"])
     specificity: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
     """Of alerts that could be the root of one incident, the most specific names it."""
-    health: Literal["Degraded", "Down"] = "Degraded"
+    health: Health = "Degraded"
     """While it fires with `warning` or more."""
     restart: bool = False
     """Whether the same command is likely to get further."""

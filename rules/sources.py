@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.events import Sample, ScrapeFailed, SourceState
+from pipeline.events import Receipt, Sample, ScrapeFailed, Seeing, SourceState
 from rules import conditions
 from rules.facts import Fact, clip, evidence_of
 from rules.rows import Moved, Source
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from rules.rulebook import Rulebook
     from rules.state import State
 
+SINK = "sink:"
+"""Begins the names of sinks, which are kept beside the sources: they deliver, or they do not."""
+_SEEN: dict[str, Seeing] = {"delivered": "seeing", "rejected": "blind", "failing": "blind"}
 _FILES, _PROCESSES = "files", "processes"
 """The sources without which all that is read of files, or of processes, is not seen."""
 
@@ -41,11 +44,14 @@ class Sources:
             places = {row.source for row in rows if row is not None}
         return any(_covers(key, place) for key in self._blind for place in places if place)
 
-    def take(self, event: SourceState | ScrapeFailed | Sample, at: datetime) -> None:
+    def take(self, event: SourceState | ScrapeFailed | Sample | Receipt, at: datetime) -> None:
         """Note what a source says, or what its success or failure shows."""
         match event:
             case SourceState():
                 self._note(clip(event.name), event, at)
+            case Receipt():
+                name, state = clip(f"{SINK}{event.sink}"), _SEEN[event.outcome]
+                self._note(name, SourceState(time=event.time, name=name, state=state, reason=event.reason), at)
             case ScrapeFailed():
                 name = clip(f"metrics:{event.endpoint}")
                 row = self._state.get(Source, f"source|{name}")
@@ -79,8 +85,8 @@ class Sources:
         rows = [(key, row) for key in sorted(self._blind) if (row := self._state.get(Source, key)) is not None]
         for key, row in rows:
             for rule in self._book.by_trigger["blind"]:
-                if _concerns(rule, row):
-                    self.lasting(rule, key.removeprefix("source|"), at)
+                if _concerns(rule, name := key.removeprefix("source|"), row):
+                    self.lasting(rule, name, at)
 
     def _note(self, name: str, event: SourceState, at: datetime) -> None:
         key = f"source|{name}"
@@ -96,7 +102,7 @@ class Sources:
         else:
             self._blind.discard(key)
         for rule in self._book.by_trigger["blind"]:
-            if _concerns(rule, row):
+            if _concerns(rule, name, row):
                 self.lasting(rule, name, at)
             else:
                 self._alerts.resolve(self._alerts.key(rule, _fact(rule, name, "", at)), at)
@@ -113,9 +119,12 @@ def _covers(key: str, place: str) -> bool:
     return (mine[0], mine[-1]) == (other[0], other[-1]) or other[: len(mine)] == mine
 
 
-def _concerns(rule: Rule, row: Source) -> bool:
+def _concerns(rule: Rule, name: str, row: Source) -> bool:
     """Tell whether it is the rule's kind of blindness."""
-    return row.state == "blind" and (rule.on.blind is None or rule.on.blind.failed in (None, row.failed))
+    trigger = rule.on.blind
+    if row.state != "blind" or trigger is None:
+        return False
+    return trigger.failed in (None, row.failed) and trigger.sink == name.startswith(SINK)
 
 
 def _fact(rule: Rule, name: str, reason: str, at: datetime) -> Fact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +27,8 @@ SIGMAS = 3.0
 """A spike or a drop also is that many standard deviations away, as the median absolute deviation estimates them."""
 SIGMA = 1.4826
 """Standard deviations in a median absolute deviation, if what it is of were normal."""
+MEAN_SIGMA = 1.2533
+"""The same in a mean absolute deviation."""
 _REMEMBERED = (1 << 60) - 1
 _TREND_VALUES, _TREND_S = 9, 600.0
 """A trend is taken from that many values at least, over that long at least."""
@@ -146,6 +148,7 @@ def _apart(value: float, past: list[float]) -> float:
     """Return how many standard deviations *value* lies above the median of *past*; infinitely many if none varies."""
     middle = median(past)
     spread = SIGMA * median(abs(one - middle) for one in past)
+    spread = spread or MEAN_SIGMA * fmean(abs(one - middle) for one in past)  # most values are alike, not all
     if spread:
         return (value - middle) / spread
     return math.copysign(math.inf, value - middle) if value != middle else 0.0

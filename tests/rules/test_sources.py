@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.events import Sample, ScrapeFailed
+from pipeline.events import Receipt, Sample, ScrapeFailed
 
 Watch = Callable[..., Any]
 URL = "http://localhost:8100/metrics"
@@ -162,3 +162,29 @@ def test_blindness_survives_a_restart(watch: Watch) -> None:
     run.restart()
     run.source(70, "seeing")
     assert run.alerts == [(60, "lost", "info", "firing"), (70, "lost", "info", "resolved")]
+
+
+SINKS = """
+[[rule]]
+name = "mute"
+failure_mode = "mute"
+component = "host"
+summary = "{source}: {reason}"
+on = { blind = { sink = true } }
+escalate = [{ severity = "warning", for = "2m" }]
+"""
+
+
+def receipt(run: Any, seconds: float, outcome: str, reason: str = "") -> None:
+    """Tell what became of a delivery."""
+    run.tick(seconds)
+    run.apply(Receipt(time=run.engine.clock, item="1-1", sink="slack", outcome=outcome, reason=reason))
+
+
+def test_a_sink_that_does_not_deliver_is_reported(watch: Watch) -> None:
+    """It fires when it lasts, and resolves with the next delivery; it makes no source blind."""
+    run = watch(SINKS + BLIND)
+    receipt(run, 0, "failing", "hooks.slack.com answered 503")
+    run.tick(1000)
+    receipt(run, 1100, "delivered")
+    assert run.alerts == [(120, "mute", "warning", "firing"), (1100, "mute", "warning", "resolved")]
