@@ -1,0 +1,182 @@
+"""
+What is sound in a file of rules and still not meant: lint.
+
+A finding names its file, its line and the rule. It looks at the files that are asked for, in the light of all
+that a run would use.
+"""
+
+from __future__ import annotations
+
+from string import Formatter
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from pipeline.lint_tables import table_faults
+from rules.conditions import clearing
+from rules.model import TRIGGERS, WORDS, Escalation, Rule
+from rules.pattern import Duration, Pattern, quoted
+from rules.rule_file import File, RuleFile
+from rules.rulebook import Rulebook
+from rules.toml_lines import Lines, Path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SHORTEST_S = 10.0
+"""Files are swept, pages and processes looked at, no more often than that."""
+
+Fault: TypeAlias = tuple[Path, str]
+"""Where it is in its file, and what it is."""
+
+_ALWAYS_KNOWN = {"component", "count"}
+_FIGURES = {
+    "log": {"source", "rank", "process", "node"},
+    "rollout": {"env", "agent", "error", "source"},
+    "metric": {"metric", "series", "step", "source", "node", "path", "free", "value", "usual"},
+    "process": {"node", "role", "pid", "source", "exit_code"},
+    "absence": {"minutes", "seen"},
+    "blind": {"source", "reason"},
+}
+"""By the kind of trigger: what its facts say."""
+_HOLDS_BY = {
+    "log": {"immediately", "persistent", "growing"},
+    "rollout": {"immediately", "persistent", "growing", "fraction"},
+    "metric": {"immediately", "persistent", "growing", "fraction"},
+    "process": {"immediately", "persistent", "growing"},
+    "absence": {"for", "pace"},
+    "blind": {"for"},
+}
+_OF_VALUES = ("nan", "above", "below", "spike", "drop", "deviation", "reaches")
+_OF_BASELINE = ("spike", "drop", "deviation")
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of rules, or a config, that is to be looked at."""
+
+    name: str
+    text: str
+    file: RuleFile
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is not meant, most likely."""
+
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+def lint(checked: Sequence[Checked], whole: Sequence[RuleFile], tested: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """
+    Return the findings in *checked*, file by file in the order of lines.
+
+    *whole* is all that a run uses, those checked among them; *tested* has the rules that tests name, each with the
+    texts that it should fire at.
+    """
+    findings: list[Finding] = []
+    book, logs = Rulebook(whole), [file for one in whole for file in one.file]
+    for one in checked:
+        lines = Lines(one.text)
+        faults: list[Fault] = [*table_faults(one.file, book)]
+        for i, rule in enumerate(one.file.rule):
+            faults += [(("rule", i, *path), f'rule "{rule.name}": {why}') for path, why in _of_rule(rule, logs, tested)]
+        found = [Finding(file=one.name, line=lines.of(path), message=why) for path, why in faults]
+        findings += sorted(found, key=lambda finding: finding.line)
+    return findings
+
+
+def _of_rule(rule: Rule, logs: Sequence[File], tested: Mapping[str, Sequence[str]]) -> Iterator[Fault]:
+    if not rule.advice:
+        yield ("name",), "it has no advice: say what to do about it"
+    if rule.name not in tested:
+        yield ("name",), "no test expects anything of it: write one, and give its file as well"
+    yield from _patterns(rule, tested.get(rule.name, ()))
+    yield from _figures(rule, logs)
+    for i, escalation in enumerate(rule.escalate):
+        for why in _escalation(rule, escalation):
+            yield ("escalate", i), why
+    yield from _clearing(rule)
+
+
+def _patterns(rule: Rule, texts: Sequence[str]) -> Iterator[Fault]:
+    trigger = getattr(rule.on, rule.on.kind)
+    for field in msgspec.structs.fields(trigger):
+        pattern = getattr(trigger, field.name)
+        if isinstance(pattern, Pattern) and pattern.search("") is not None:
+            where = ("on", rule.on.kind, field.encode_name)
+            left = ": nothing is left" if field.name == "not_" else ""
+            yield where, f"{quoted(pattern.text)} is found in every text{left}"
+    log = rule.on.log
+    if log is not None and texts and all(log.pattern.search(text) is None for text in texts):
+        yield ("on", "log", "pattern"), "it is found in no text of the rule's own tests"
+
+
+def _figures(rule: Rule, logs: Sequence[File]) -> Iterator[Fault]:
+    """Yield what the summary or `per` names and no event that the rule looks at has."""
+    known = _FIGURES[rule.on.kind] | _captured(rule, logs)
+    for i, label in enumerate(rule.on.per):
+        if label not in known:
+            yield ("on", "per", i), f'{rule.on.kind} events have no "{label}": all are one subject'
+    if any(escalation.fraction is not None for escalation in rule.escalate):
+        known |= {"hits", "total", "fraction"}
+    for name in _named(rule.summary):
+        if name not in known | _ALWAYS_KNOWN:
+            known_names = ", ".join(sorted(known | _ALWAYS_KNOWN))
+            yield ("summary",), f'its summary names "{{{name}}}", which is never known; known are {known_names}'
+
+
+def _captured(rule: Rule, logs: Sequence[File]) -> set[str]:
+    """Return the named groups of the rule's pattern, and of the paths of the files that it looks at."""
+    log = rule.on.log
+    if log is None:
+        return set()
+    mine = [file for file in logs if not log.component or file.component in log.component]
+    return {name for pattern in (log.pattern, *(file.path for file in mine)) for name, _ in pattern.groups}
+
+
+def _named(summary: str) -> list[str]:
+    """Return the names in a summary; of one that is no format, the whole."""
+    try:
+        return [name for _, name, _, _ in Formatter().parse(summary) if name is not None]
+    except ValueError:
+        return [summary]
+
+
+def _escalation(rule: Rule, escalation: Escalation) -> Iterator[str]:
+    kind = rule.on.kind
+    word = next(key for key, name in WORDS.items() if getattr(escalation, name) is not None)
+    if word not in _HOLDS_BY[kind]:
+        yield f'"{word}" never holds for {kind}: use {" or ".join(sorted(_HOLDS_BY[kind]))}'
+    given = [key for key in _OF_VALUES if getattr(escalation, key) is not None]
+    if kind == "metric" and not given:
+        yield f"it says of no value that it is a hit, and never holds: add one of {', '.join(_OF_VALUES)}"
+    if kind != "metric" and (given or escalation.of_last is not None):
+        yield f'"{(given or ["of_last"])[0]}" is of metrics: it says nothing here'
+    for name in ("for_", "within", "over"):
+        span = getattr(escalation, name)
+        if isinstance(span, Duration) and span < SHORTEST_S:
+            yield f"{name.rstrip('_')} = {quoted(str(span))} is shorter than sources are looked at ({SHORTEST_S:.0f} s)"
+    if escalation.of_last is not None and (escalation.persistent or 1) > escalation.of_last:
+        yield f"{escalation.persistent} hits among {escalation.of_last} values never come"
+
+
+def _clearing(rule: Rule) -> Iterator[Fault]:
+    clear = clearing(rule)
+    fractions = [e.fraction for e in rule.escalate if e.fraction is not None]
+    if clear is None or rule.clear is None:
+        return
+    if rule.on.kind in ("absence", "blind"):
+        yield ("clear",), f"what ends {rule.on.kind} resolves it; clear says nothing here"
+    elif clear.fraction is not None and not fractions:
+        yield ("clear",), "it never clears: it measures no fraction"
+    elif clear.fraction is not None and clear.fraction >= min(fractions):
+        yield ("clear",), f"it clears below {clear.fraction:g} and holds from {min(fractions):g} on: it will flap"
+    elif clear.quiet is not None and clear.quiet < SHORTEST_S:
+        yield ("clear",), f"it clears after {clear.quiet}, sooner than sources are looked at ({SHORTEST_S:.0f} s)"
+
+
+assert set(_FIGURES) == set(_HOLDS_BY) == set(TRIGGERS)

@@ -1,0 +1,85 @@
+"""Lint of what surrounds rules: milestones, phases, stages, clocks, cascades."""
+
+from __future__ import annotations
+
+from collections import Counter
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rules.rule_file import RuleFile
+    from rules.rulebook import Rulebook
+    from rules.toml_lines import Path
+
+_FIRST_PHASE = "starting"
+
+
+def table_faults(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
+    """Yield where, and what: names that nothing has, phases that no way leads to, names given twice."""
+    clocks = {clock.name for clock in book.clocks}
+    passed = clocks | {milestone.name for milestone in book.milestones}
+    yield from _repeats(file, book)
+    yield from _phases(file, book, passed)
+    for i, stage in enumerate(file.stage):
+        for key in ("begins", "ends"):
+            for j, name in enumerate(getattr(stage, key)):
+                yield from _unknown(("stage", i, key, j), name, passed, "milestone or clock")
+    for i, rule in enumerate(file.rule):
+        absence = rule.on.absence
+        for j, name in enumerate(absence.of if absence else ()):
+            yield from _unknown(("rule", i, "on", "absence", "of", j), name, clocks, "clock")
+        for j, blame in enumerate(absence.blame if absence else ()):
+            for key in ("ahead", "behind"):
+                yield from _unknown(("rule", i, "on", "absence", "blame", j, key), getattr(blame, key), clocks, "clock")
+    yield from _cascades(file, book)
+
+
+def _cascades(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
+    modes = {rule.failure_mode for rule in book.rules.values()}
+    for i, cascade in enumerate(file.cascade):
+        for side in ("cause", "effect"):
+            for j, mode in enumerate(getattr(cascade, side).mode):
+                yield from _unknown(("cascade", i, side, "mode", j), mode, modes, "rule's failure mode")
+
+
+def _phases(file: RuleFile, book: Rulebook, passed: set[str]) -> Iterator[tuple[Path, str]]:
+    reached = _reached(book)
+    for i, phase in enumerate(file.phase):
+        for j, names in enumerate(phase.when):
+            for k, name in enumerate(names):
+                yield from _unknown(("phase", i, "when", j, k), name, passed, "milestone or clock")
+        if not reached & set(phase.from_):
+            reason = f'no way leads to phase "{phase.name}": none of {", ".join(phase.from_)} is reached'
+            yield ("phase", i, "from"), reason
+        if not (phase.when or phase.last_step or phase.exited):
+            yield ("phase", i), f'nothing begins phase "{phase.name}": give when, last_step or exited'
+    for i, rule in enumerate(file.rule):
+        for j, name in enumerate(rule.during):
+            if name not in reached:
+                yield ("rule", i, "during", j), f'rule "{rule.name}": no way leads to phase "{name}"'
+
+
+def _reached(book: Rulebook) -> set[str]:
+    """Return the phases that a run can come to."""
+    reached: set[str] = {_FIRST_PHASE}
+    while more := {p.name for p in book.phases if reached & set(p.from_)} - reached:
+        reached |= more
+    return reached
+
+
+def _repeats(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
+    """Yield milestones and clocks that share a name: a second one does not replace the first."""
+    names = Counter([m.name for m in book.milestones] + [clock.name for clock in book.clocks])
+    for key in ("milestone", "clock"):
+        for i, one in enumerate(getattr(file, key)):
+            if names[one.name] > 1:
+                yield (key, i, "name"), f'"{one.name}" is the name of {names[one.name]} milestones or clocks'
+
+
+def _unknown(path: Path, name: str, known: Iterable[str], what: str) -> Iterator[tuple[Path, str]]:
+    names = sorted(known)
+    if name not in names:
+        near = get_close_matches(name, names, n=1)
+        yield path, f'"{name}" is no {what}' + (f'; did you mean "{near[0]}"?' if near else "")
