@@ -91,8 +91,8 @@ def lasted(rule: Rule, since: datetime, at: datetime) -> tuple[Severity | None, 
 
 def note_share(rule: Rule, cell: Cell, at: datetime) -> None:
     """Note since when the share is low enough to clear; too small a sample does not tell."""
-    clear, found = clearing(rule), share(cell, at)
-    if clear is None or clear.fraction is None or found is None:
+    clear = clearing(rule) if cell.severity is not None else None
+    if clear is None or clear.fraction is None or (found := share(cell, at)) is None:
         return
     hits, of = found
     if of < min(e.at_least or 1 for e in rule.escalate if e.fraction is not None) or hits >= clear.fraction * of:

@@ -36,7 +36,9 @@ class State:
         self.rows: dict[str, Row] = {key: _decode(row) for key, row in (rows or {}).items()}
         self.dropped: Counter[str] = Counter()
         self._changed: set[str] = set()
-        self._timers: list[tuple[datetime, str]] = [(row.due, key) for key, row in self.rows.items() if row.due]
+        self._armed = {key: row.due for key, row in self.rows.items() if row.due is not None}
+        """The last deadline that was set for each row: one set again is not queued again."""
+        self._timers: list[tuple[datetime, str]] = [(due, key) for key, due in self._armed.items()]
         heapq.heapify(self._timers)
 
     def get(self, kind: type[_R], key: str) -> _R | None:
@@ -58,7 +60,8 @@ class State:
             return
         self.rows[key] = row
         self._changed.add(key)
-        if row.due is not None:
+        if row.due is not None and self._armed.get(key) != row.due:
+            self._armed[key] = row.due
             heapq.heappush(self._timers, (row.due, key))
 
     def drop(self, key: str) -> None:
@@ -74,6 +77,8 @@ class State:
         """Take and return the earliest timer due by *until*: its deadline and the key of its row."""
         while self._timers and self._timers[0][0] <= until:
             deadline, key = heapq.heappop(self._timers)
+            if self._armed.get(key) == deadline:
+                del self._armed[key]
             row = self.rows.get(key)
             if row is not None and row.due == deadline:
                 row.due = None
