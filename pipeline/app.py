@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from pipeline.alerts import CheckIn, Notification
+from pipeline.config import CHECK_IN_SINK
 from pipeline.delivery import deliver
 from pipeline.events import Asked, Event, Gap, SourceState
 from pipeline.journal import Journal, open_journal
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STATUS = "STATUS.md"
-"""The sink that writes check-ins."""
 STREAM_EVENTS = 1000
 """How far sources may be ahead of the engine."""
 BEHIND_S = 10.0
@@ -107,7 +106,7 @@ async def open_session(run: RunDirectory, config: Config, book: Rulebook) -> Asy
             checkin_every_s=config.checkin.every,
             announce_from=None if restored.mark else now() + ATTACH,
         )
-        sinks: dict[str, Sink] = {STATUS: await stack.enter_async_context(status_file(run.path))}
+        sinks: dict[str, Sink] = {CHECK_IN_SINK: await stack.enter_async_context(status_file(run.path))}
         for options in config.sink:
             sinks[options.name] = await stack.enter_async_context(options.open())
         positions = {path: _decode(position) for path, position in restored.positions.items()}
@@ -151,7 +150,7 @@ def sources(session: Session) -> list[Source]:
 def route(options: list[SinkOptions], decision: Decision) -> list[str]:
     """Return the names of the sinks that a decision goes to."""
     if isinstance(decision, CheckIn):
-        return [STATUS]
+        return [CHECK_IN_SINK]
     if isinstance(decision, Notification):
         return [sink.name for sink in options if sink.wants(decision)]
     return []
@@ -180,9 +179,7 @@ class Follower:
 
     async def follow(self, *, once: bool) -> None:
         """Follow until cancelled, or for as long as it takes to have looked at everything *once*."""
-        run = self._session.run
-        network = await self._thread.call(lambda: network_filesystem(run.path))
-        interval_s = NETWORK_SWEEP_S if network else SWEEP_S
+        interval_s = NETWORK_SWEEP_S if await _is_on_network(self._session.run) else SWEEP_S
         settled = anyio.current_time() + ATTACH.total_seconds() + interval_s
         await self._resume("visit" if once else "downtime")
         while True:
@@ -231,6 +228,7 @@ class Follower:
         self._see("seeing", "")
         self._drain()
         self._session.watcher.forget(taken.gone)
+        self._waiting.forget(taken.gone)
         for state in taken.states:
             self._waiting.add(state)
         if taken.complete:
@@ -261,9 +259,17 @@ class Follower:
             self._said(decisions)
 
 
+async def _is_on_network(run: RunDirectory) -> bool:
+    """Tell whether the run is on a network's file system; one that does not answer is taken for one."""
+    try:
+        return await SideThread(BEHIND_S).call(lambda: network_filesystem(run.path)) is not None
+    except TimeoutError:
+        return True
+
+
 async def _hinted(run: RunDirectory, wake: Callable[[], None]) -> None:
     """Wake the follower when something changes; where that cannot be, its sweep is enough."""
-    if network_filesystem(run.path):
+    if await _is_on_network(run):
         return
     while True:
         try:

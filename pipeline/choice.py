@@ -34,9 +34,8 @@ def choose(path: Path) -> Choice:
         return Choice([path], "it is a run directory")
     found = candidates(path)
     if not found:
-        message = (
-            f"{path}: neither a run directory nor a directory of runs: there is no logs/ or configs/ in it or below"
-        )
+        reason = _unreadable(path) or "there are no logs/ or configs/ of a run in it or below"
+        message = f"{path}: neither a run directory nor a directory of runs: {reason}"
         raise NotARunDirectory(message)
     alive = [run for run in found if is_alive(run)]
     if len(alive) == 1:
@@ -44,6 +43,15 @@ def choose(path: Path) -> Choice:
     if alive:
         return Choice(alive, "the processes of several runs are running")
     return Choice(found[:1], "no run is alive here, and it was written to last")
+
+
+def _unreadable(path: Path) -> str | None:
+    """Return why nothing is to be seen at *path*; `None` if what is there can be listed."""
+    try:
+        with os.scandir(path):
+            return None
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
 
 
 def is_alive(run: Path) -> bool:

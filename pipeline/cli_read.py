@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FAILED, UNUSABLE = 1, 2
 _T = TypeVar("_T")
 
-_PATH = click.Path(path_type=Path)
+_PATH = click.Path(path_type=Path, readable=False)
 _DIRECTORY = click.argument("directory", type=_PATH, default=Path(), metavar="[RUN_OR_OUTPUT_DIR]")
 _CONFIG = click.option("--config", "config_file", type=_PATH, help="Use this config.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="For machines.")
@@ -174,8 +174,10 @@ def _opened(directory: Path) -> Opened:
             _refuse(f"{directory}: {choice.reason}; name one of them:", *map(str, choice.runs))
         run = RunDirectory(choice.runs[0]).path
         opened = Opened(run=run, directory=state_directory(run))
-    except (NotARunDirectory, StateDirectoryError) as error:
+    except NotARunDirectory as error:
         _refuse(str(error))
+    except StateDirectoryError as error:
+        _fail(str(error))
     if not opened.journal.exists():
         _refuse(f"{run}: nothing is known of this run; watch it with: runwatch run {directory}")
     return opened

@@ -20,6 +20,9 @@ from sinks import SinkOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+CHECK_IN_SINK = "STATUS.md"
+"""The sink that writes check-ins. No other can have its name."""
+LEAST_EVERY_S = 1.0
 _MOST_BYTES = 1 << 20
 _BUILTIN = Path(rules.__file__).parent / "builtin"
 
@@ -46,6 +49,12 @@ class CheckInOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     every: Duration = Duration("1h")
 
+    def __post_init__(self) -> None:
+        """Refuse a flood."""
+        if self.every < LEAST_EVERY_S:
+            message = f"every has to be at least {LEAST_EVERY_S:g}s"
+            raise ValueError(message)
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One config file; each key has a default."""
@@ -60,6 +69,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A rule of one's own; one with the name of a built-in rule replaces it."""
     sink: list[SinkOptions] = []
 
+    def __post_init__(self) -> None:
+        """Refuse a sink that would take the place of the one that is always there."""
+        if any(sink.name == CHECK_IN_SINK for sink in self.sink):
+            message = f'no sink can be named "{CHECK_IN_SINK}": check-ins go by it'
+            raise ValueError(message)
+
 
 def load(path: Path | None, run_dir: Path | None) -> Config:
     """
@@ -73,9 +88,7 @@ def load(path: Path | None, run_dir: Path | None) -> Config:
     if place is None:
         return Config()
     config = decode(read_text(place), printable(str(place)), Config)
-    folder = Path(os.path.abspath(place)).parent  # noqa: PTH100 - `resolve` would leave a linked folder
-    rule_files = [str(folder / os.path.expanduser(file)) for file in config.rule_files]  # noqa: PTH111 - see _places
-    return msgspec.structs.replace(config, rule_files=rule_files)
+    return _made_absolute(config, Path(os.path.abspath(place)).parent)  # noqa: PTH100 - `resolve` would leave a link
 
 
 def load_rules(config: Config) -> list[RuleFile]:
@@ -155,6 +168,22 @@ def machine_zone() -> ZoneInfo:
             return ZoneInfo.from_file(file, key=os.path.realpath(named).partition("/zoneinfo/")[2] or None)
     except (OSError, ValueError):
         return ZoneInfo("UTC")
+
+
+def _made_absolute(config: Config, folder: Path) -> Config:
+    """Return *config* with the names of files, which are relative to *folder*, made absolute."""
+
+    def absolute(file: str) -> str:
+        return str(folder / os.path.expanduser(file))  # noqa: PTH111 - see _places
+
+    return msgspec.structs.replace(
+        config,
+        rule_files=[absolute(file) for file in config.rule_files],
+        sink=[
+            msgspec.structs.replace(sink, url_file=absolute(sink.url_file)) if sink.url_file else sink
+            for sink in config.sink
+        ],
+    )
 
 
 def _places(run_dir: Path | None) -> Iterator[Path]:

@@ -21,6 +21,7 @@ from pipeline.state_directory import Owner
 from rules.engine import Engine
 from rules.explain import Explainer, Subject
 from rules.rows import Run, Source
+from rules.sources import SINK
 from rules.state import State
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ def status(run: str, snapshot: Snapshot, owner: Owner | None, book: Rulebook) ->
         sources=[
             SeenSource(name=key.removeprefix("source|"), state=one.state, since=one.since, reason=one.reason)
             for key, one in state.every(Source)
+            if not key.startswith(f"source|{SINK}")  # what is undelivered tells of sinks
         ],
         unknown=templates(engine.unknown()),
         undelivered=snapshot.undelivered,

@@ -78,7 +78,7 @@ def state_directory(run_dir: Path) -> Path:
         _own(directory.parent)
         _own(directory)
     except (OSError, RuntimeError) as error:  # pathlib raises the latter for loops of links and a missing home
-        message = f"the state directory of {run_dir} cannot be made: {error}"
+        message = f"the state directory of {run_dir} cannot be made: {error}; set XDG_STATE_HOME to a folder of yours"
         raise StateDirectoryError(message) from error
     return directory
 
@@ -127,15 +127,21 @@ def lock(directory: Path) -> Iterator[None]:
 
     Raises:
         AlreadyWatched: Another process holds it.
+        StateDirectoryError: Nothing can be written there.
 
     """
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StateDirectoryError(_unwritable(directory, error)) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _sign(descriptor)
         except BlockingIOError as error:
             raise AlreadyWatched(_owner(descriptor)) from error
-        _sign(descriptor)
+        except OSError as error:
+            raise StateDirectoryError(_unwritable(directory, error)) from error
         yield
         os.ftruncate(descriptor, 0)
     finally:
@@ -161,6 +167,10 @@ def _own(directory: Path) -> None:
         raise StateDirectoryError(message)
     if found.st_mode & 0o077:
         directory.chmod(0o700)
+
+
+def _unwritable(directory: Path, error: OSError) -> str:
+    return f"the state directory {directory} cannot be written: {error.strerror}"
 
 
 def _sign(descriptor: int) -> None:

@@ -72,8 +72,9 @@ class Timeline:
         for evidence in said.evidence[-1:]:
             place = evidence.source if evidence.offset is None else f"{evidence.source}:{evidence.offset}"
             for shown in (place, excerpt(evidence.text)):
-                cut = shown[: 2 * (self._console.width - _INDENT)]
-                self._console.print(Padding(f"[dim]{escape(cut)}[/]", (0, 0, 0, _INDENT)), highlight=False)
+                room = 2 * (self._console.width - _INDENT) - 1
+                cut = shown if len(shown) <= room else f"{shown[: room - 1]}…"
+                self._console.print(Padding(f"[dim]{escape(cut)}[/]", (0, 0, 0, _INDENT), expand=False), highlight=False)
 
     def _incident(self, said: IncidentChanged) -> None:
         before, root = self._roots.get(said.id), _named(said.failure_mode, said.component)

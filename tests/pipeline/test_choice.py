@@ -53,6 +53,14 @@ def test_a_run_that_is_alive_comes_before_a_newer_one(tmp_path: Path) -> None:
     assert set(choice.runs) == {old, other}
 
 
+@pytest.mark.parametrize(("name", "reason"), [("none", "no such file"), ("file", "not a directory")])
+def test_what_is_not_a_directory_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+    """The message says why nothing is to be seen, rather than what was not found in it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(NotARunDirectory, match=f"neither a run directory nor a directory of runs: .*{reason}"):
+        choose(tmp_path / name)
+
+
 def test_a_directory_without_runs_is_refused(tmp_path: Path) -> None:
     """The message says what was looked for."""
     with pytest.raises(NotARunDirectory, match="neither a run directory nor a directory of runs"):

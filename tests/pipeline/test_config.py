@@ -170,6 +170,35 @@ def test_rule_files_are_relative_to_the_config(tmp_path: Path) -> None:
     assert [file.rule for file in files[:-2]] == [file.rule for file in load_rules(Config())[:-1]]
 
 
+def test_the_file_of_a_url_is_relative_to_the_config(tmp_path: Path) -> None:
+    """As a file of rules is: where the program is started does not count."""
+    text = "".join(
+        f"[[sink]]\ntype = 'apprise'\nname = '{name}'\nurl_file = '{file}'\n"
+        for name, file in [("a", "team.url"), ("b", "/etc/team.url"), ("c", "~/team.url")]
+    )
+    config = load(write(tmp_path / "c.toml", text + "[[sink]]\ntype = 'apprise'\nname = 'd'\nurl_env = 'X'\n"), None)
+    home = tmp_path / "home"
+    assert [sink.url_file for sink in config.sink] == [
+        str(tmp_path / "team.url"),
+        "/etc/team.url",
+        str(home / "team.url"),
+        None,
+    ]
+
+
+def test_no_sink_takes_the_place_of_check_ins(tmp_path: Path) -> None:
+    """A sink of that name would be told the check-ins, and STATUS.md nothing."""
+    text = "[[sink]]\ntype = 'apprise'\nname = 'STATUS.md'\nurl_env = 'X'\n"
+    assert refused(write(tmp_path / "c.toml", text)) == [':1: $: no sink can be named "STATUS.md": check-ins go by it']
+
+
+def test_check_ins_are_no_flood(tmp_path: Path) -> None:
+    """An interval that a replay would need hours for is refused."""
+    assert refused(write(tmp_path / "c.toml", '\ncheckin.every = "999ms"\n')) == [
+        ":2: $.checkin: every has to be at least 1s"
+    ]
+
+
 def test_rule_files_may_lie_anywhere(tmp_path: Path) -> None:
     """A file of rules may be absolute or in the home; a home that nobody has is no crash."""
     path = write(tmp_path / "c.toml", "rule_files = ['/etc/a.toml', '~/a.toml', '~nobody-of-that-name/a.toml']")

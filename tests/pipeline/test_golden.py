@@ -104,10 +104,11 @@ def test_an_injected_fault_is_found(book: Rulebook, golden: Path) -> None:
     assert [incident.failure_mode for incident in summary.incidents] == ["weight-update-failed"]
 
 
-def test_one_step_without_a_number_is_no_incident(book: Rulebook, golden: Path) -> None:
+def test_one_step_without_a_number_is_noted_at_most(book: Rulebook, golden: Path) -> None:
     """The stub's loss is not a number at one step, and the run goes on: console and file tell of one fact."""
     summary = judged(book, events_of(golden / "scenarios" / "trainer-nan" / "run"))
-    assert (summary.incidents, summary.phase) == ([], "finished")
+    assert {incident.severity for incident in summary.incidents} <= {"info"}
+    assert (summary.health, summary.phase) == ("Healthy", "finished")
 
 
 def test_nothing_is_written(book: Rulebook, golden: Path) -> None:

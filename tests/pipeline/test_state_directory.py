@@ -166,6 +166,16 @@ def test_one_writer(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("trap", ["full", "gone"])
+def test_where_no_lock_can_be_written(trap: str, tmp_path: Path) -> None:
+    """A full disk, and a directory that vanished, are said as such."""
+    if trap == "full":
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "lock").symlink_to("/dev/full")
+    with pytest.raises(StateDirectoryError, match=r"state cannot be written: "), lock(tmp_path / "state"):
+        pass
+
+
 def test_an_owner_that_is_starting(tmp_path: Path) -> None:
     """A lock that is held but not yet signed is refused without a name."""
     with lock(tmp_path):
