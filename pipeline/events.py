@@ -20,6 +20,8 @@ Seeing: TypeAlias = Literal["seeing", "blind", "absent"]
 """A source sees; could or should see and does not; or was never there."""
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+ERA_ENDS = datetime(2100, 1, 1, tzinfo=UTC)
+"""A time from then on is a mistake: waiting for it, an engine would write check-ins for thousands of years."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -258,7 +260,21 @@ def from_epoch(seconds: float) -> datetime:
         ValueError, OverflowError, OSError: It is not a time of this era.
 
     """
-    return cut(datetime.fromtimestamp(seconds, UTC))
+    return cut(in_era(datetime.fromtimestamp(seconds, UTC)))
+
+
+def in_era(time: datetime) -> datetime:
+    """
+    Return *time*, if it can be one of a run.
+
+    Raises:
+        ValueError: It cannot.
+
+    """
+    if time >= ERA_ENDS:
+        message = f"the year {time.year} is too far ahead"
+        raise ValueError(message)
+    return time
 
 
 def order(event: Event) -> tuple[datetime, str, str, int, int]:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, get_args
 
 import msgspec
 
-from pipeline.events import KeptEvent, cut
+from pipeline.events import KeptEvent, cut, in_era
 from pipeline.formats.jsonl import MALFORMED, JsonLines
 
 if TYPE_CHECKING:
@@ -137,12 +137,12 @@ def _decode(line: bytes) -> KeptEvent:
 
 
 def _in_utc(event: KeptEvent) -> KeptEvent:
-    """Return *event* with its times in UTC and cut; a time without a zone is refused."""
+    """Return *event* with its times in UTC and cut; one without a zone, or of another era, is refused."""
     times = {name: value for name in event.__struct_fields__ if isinstance(value := getattr(event, name), datetime)}
     if any(time.tzinfo is None for time in times.values()):
         message = "a time without a zone"
         raise ValueError(message)
-    return msgspec.structs.replace(event, **{name: cut(time.astimezone(UTC)) for name, time in times.items()})
+    return msgspec.structs.replace(event, **{name: cut(in_era(time.astimezone(UTC))) for name, time in times.items()})
 
 
 def _type(line: bytes) -> str | None:

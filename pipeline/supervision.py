@@ -28,7 +28,8 @@ async def supervise(source: Source, emit: Emit) -> None:
         nonlocal down
         if down:
             down = False
-            await emit(SourceState(time=now(), name=source.name, state="seeing"))
+            if not (isinstance(event, SourceState) and event.name == source.name):  # else it says so itself
+                await emit(SourceState(time=now(), name=source.name, state="seeing"))
         await emit(event)
 
     while True:

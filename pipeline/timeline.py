@@ -26,7 +26,7 @@ _COLOURS = {
     "Degraded": "yellow",
     "Down": "red",
 }
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
 _EVIDENCE_CHARS = 160
 _INDENT = 20
 
@@ -74,7 +74,8 @@ class Timeline:
             for shown in (place, excerpt(evidence.text)):
                 room = 2 * (self._console.width - _INDENT) - 1
                 cut = shown if len(shown) <= room else f"{shown[: room - 1]}…"
-                self._console.print(Padding(f"[dim]{escape(cut)}[/]", (0, 0, 0, _INDENT), expand=False), highlight=False)
+                indented = Padding(f"[dim]{escape(cut)}[/]", (0, 0, 0, _INDENT), expand=False)
+                self._console.print(indented, highlight=False)
 
     def _incident(self, said: IncidentChanged) -> None:
         before, root = self._roots.get(said.id), _named(said.failure_mode, said.component)

@@ -69,6 +69,11 @@ class Waiting:
             taken.append(heapq.heappop(self._heap)[2:])
         return taken
 
+    def forget(self, paths: Iterable[str]) -> None:
+        """Take it that files are gone: another one in the place of one begins with its own time."""
+        for path in paths:
+            self._latest.pop(path, None)
+
     def _time(self, event: Event) -> datetime:
         """Return the time up to which an event waits: not less than that of what its file brought before."""
         if not isinstance(event, LogRecord | Metrics | Rollout):

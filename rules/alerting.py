@@ -35,6 +35,8 @@ class Alerts:
         self._state, self._book, self._run, self._say = state, book, run, say
         self.incidents = Incidents(state, book, say)
         self._firing = {key for key, cell in state.every(Cell) if cell.severity is not None}
+        self._healths: list[Health] | None = None
+        """Asked for after each event; `None` when what fires has changed."""
 
     def admits(self, rule: Rule, time: datetime) -> bool:
         """
@@ -86,7 +88,7 @@ class Alerts:
         if held is not None and (cell.severity is None or SEVERITIES.index(held) > SEVERITIES.index(cell.severity)):
             self._fire(key, rule, cell, at, held)
         if cell.severity is None:
-            cell.due = conditions.forgotten_at(rule, cell)
+            cell.due = cell.due or conditions.forgotten_at(rule, cell)  # looked at anew when it falls due
         else:
             cell.due = conditions.clears_at(rule, cell)
             if cell.due is not None and cell.due <= at and held is None:
@@ -97,7 +99,9 @@ class Alerts:
     def timer(self, key: str, cell: Cell, at: datetime, *, blind: bool) -> None:
         """Take what falls due: an alert that cleared, or a subject that nothing more was heard of."""
         rule = self._book.rules.get(cell.rule)
-        if rule is None or (cell.severity is None and conditions.forgotten_at(rule, cell) <= at):
+        if rule is None:
+            self.resolve(key, at)
+        elif cell.severity is None and conditions.forgotten_at(rule, cell) <= at:
             self.forget(key)
         elif blind:  # what is not seen does not resolve
             self._state.put(key, cell)
@@ -121,12 +125,13 @@ class Alerts:
         """Resolve what fires under *key*, and begin anew."""
         cell = self._state.get(Cell, key)
         rule = self._book.rules.get(cell.rule) if cell else None
-        if cell is not None and rule is not None and cell.severity is not None:
+        if cell is None or cell.severity is None:
+            self.forget(key)
+            return
+        if rule is not None:  # it may have been taken out of the rules since
             self._alert(key, rule, cell, at, firing=False)
-            self.forget(key)
-            self.incidents.resolved(cell.incident, key, at)
-        else:
-            self.forget(key)
+        self.forget(key)
+        self.incidents.resolved(cell.incident, key, at)
 
     def resolve_all(self, at: datetime) -> None:
         """Resolve everything, and forget what was counted."""
@@ -135,7 +140,9 @@ class Alerts:
 
     def forget(self, key: str) -> None:
         """Drop a subject."""
-        self._firing.discard(key)
+        if key in self._firing:
+            self._firing.discard(key)
+            self._healths = None
         self._state.drop(key)
         self._state.drop(f"evidence|{key}")
 
@@ -160,8 +167,11 @@ class Alerts:
 
     def healths(self) -> list[Health]:
         """Return what each alert that fires makes of the run's health."""
-        cells = [cell for key in self._firing if (cell := self._state.get(Cell, key)) is not None]
-        return [self._book.rules[c.rule].health for c in cells if c.severity != "info" and c.rule in self._book.rules]
+        if self._healths is None:
+            cells = [cell for key in self._firing if (cell := self._state.get(Cell, key)) is not None]
+            rules = self._book.rules
+            self._healths = [rules[c.rule].health for c in cells if c.severity != "info" and c.rule in rules]
+        return self._healths
 
     def _cell(self, rule: Rule, fact: Fact) -> tuple[str, Cell]:
         key = self.key(rule, fact)
@@ -198,6 +208,7 @@ class Alerts:
     def _fire(self, key: str, rule: Rule, cell: Cell, at: datetime, severity: Severity) -> None:
         cell.severity, cell.fired = severity, cell.fired or at
         self._firing.add(key)
+        self._healths = None
         self._state.put(key, cell)
         cell.incident = self.incidents.place(key, rule, cell, at, self._run)
         self._alert(key, rule, cell, at, firing=True)

@@ -165,6 +165,8 @@ class CheckIns:
         notes += [f"{len(still) - MOST} older incidents are open too"] if len(still) > MOST else []
         notes += [_closed(i) for i in closed[-MOST:]]
         notes += [f"{len(closed) - MOST} more incidents closed"] if len(closed) > MOST else []
+        left_out = [f"{count} {what}" for what, count in sorted(self._state.dropped.items())]
+        notes += [f"Not kept, as there is no room for more, so far: {', '.join(left_out)}"] if left_out else []
         return notes + _unmatched(self._unknowns.untold())
 
     def _standing(self) -> list[str]:

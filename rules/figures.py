@@ -102,7 +102,7 @@ class Figures:
     def _keep(self, line: CheckInLine, name: str, figure: Figure, most: int) -> None:
         row = self._state.get(Line, _key(line.name)) or Line()
         if name not in row.figures and len(row.figures) >= most:
-            self._state.dropped["figures"] += 1
+            self._state.leave_out("figures")
             return
         row.figures[name] = figure
         self._state.put(_key(line.name), row)

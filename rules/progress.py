@@ -58,6 +58,7 @@ class Progress:
         row = self._state.get(Moved, _key(clock.name)) or Moved()
         row.source = source
         if clock.event == "metrics" and row.at != EPOCH and number == row.number:
+            self._state.put(_key(clock.name), row)
             return  # the console and the metrics file both tell of a step, and so do copies of either
         if clock.is_step and row.at != EPOCH:
             took_s = (at - row.at).total_seconds()

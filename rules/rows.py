@@ -132,6 +132,12 @@ class Member(msgspec.Struct, kw_only=True):
     firing: bool = True
 
 
+class LeftOut(BaseRow, kw_only=True, tag="left-out"):
+    """How much the caps have dropped so far, by what it was."""
+
+    counts: dict[str, int] = {}
+
+
 class Incident(BaseRow, kw_only=True, tag="incident"):
     """The alerts of one attempt that belong together."""
 
@@ -253,6 +259,7 @@ Row: TypeAlias = (
     | Moved
     | Series
     | Incident
+    | LeftOut
     | Process
     | Source
     | Copies

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+_NOTES = b"\n**Notes**:"
 TAIL_BYTES = 256 * 1024
 """How far back an entry is looked for."""
 
@@ -88,13 +89,23 @@ def missing_part(tail: bytes, entry: bytes) -> bytes:
     Nothing if the entry is there; only its rest if the file ends with a torn
     beginning of it; else the entry after a blank line.
     """
-    if entry in tail and (tail.startswith(entry) or b"\n" + entry in tail):
+    if _holds(tail, entry):
         return b""
     if torn := _torn_bytes(tail, entry):
         return entry[torn:]
     if not tail or tail.endswith(b"\n\n"):
         return entry
     return (b"\n" if tail.endswith(b"\n") else b"\n\n") + entry
+
+
+def _holds(tail: bytes, entry: bytes) -> bool:
+    """Tell whether *entry* is there, and not only as the beginning of one of the same minute that has notes."""
+    at = tail.find(entry)
+    while at >= 0:
+        if (at == 0 or tail[at - 1] == ord("\n")) and not tail.startswith(_NOTES, at + len(entry)):
+            return True
+        at = tail.find(entry, at + 1)
+    return False
 
 
 def _torn_bytes(tail: bytes, entry: bytes) -> int:

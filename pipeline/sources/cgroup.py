@@ -46,6 +46,9 @@ class Cgroup:
             SourceError: The counters cannot be read in time.
 
         """
+        self._sight = Sight(
+            self.name
+        )  # after a failure it has to be said anew: there may be nothing else to say for days
         self._started_s = anyio.current_time()
         while True:
             pids = list(self._pids())

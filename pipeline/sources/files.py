@@ -101,6 +101,8 @@ class Files:
         self._markers = Markers(run, positions.get(MARKERS))
         self._sights = Sights()
         self._unlisted: dict[str, Trouble] = {}
+        self._failed: Trouble | None = None
+        """Why the last pass broke off."""
         self._gone: list[str] = []
 
     def take(
@@ -116,12 +118,16 @@ class Files:
         moment.now, moment.floor, moment.read_bytes = now, floor, 0
         running, self._running = self._running or self._pass(), None
         events: list[Read] = []
-        for read in running:
-            if read is not None:
-                events.append(read)
-            if len(events) >= most_events or moment.read_bytes >= most_bytes or monotonic() >= until:
-                self._running = running
-                break
+        self._failed = None
+        try:
+            for read in running:
+                if read is not None:
+                    events.append(read)
+                if len(events) >= most_events or moment.read_bytes >= most_bytes or monotonic() >= until:
+                    self._running = running
+                    break
+        except Exception as error:  # noqa: BLE001 (what has been read so far is not read again; the next pass begins anew)
+            self._failed = Trouble(f"a pass over the files failed: {error!r}"[:200], failed=True)
         gone, self._gone = self._gone, []
         return Taken(events, self._running is None, self._sights.changes(self._troubles(), now), gone)
 
@@ -230,7 +236,7 @@ class Files:
 
     def _troubles(self) -> dict[str, Trouble]:
         tails = chain(*(group.tails.values() for group in (self._logs, self._shared, self._metrics) if group))
-        found = dict(self._unlisted)
+        found = dict(self._unlisted) | ({NAME: self._failed} if self._failed else {})
         found |= {f"{NAME}:{tail.relative}": _UNKNOWN for tail in self._metrics.tails.values() if tail.unknown}
         for tail in chain(tails, self._rollouts.tails):
             if tail.trouble is not None:

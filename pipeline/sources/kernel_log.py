@@ -71,6 +71,9 @@ class KernelLog:
             SourceError: The log cannot be read on.
 
         """
+        self._sight = Sight(
+            self.name
+        )  # after a failure it has to be said anew: there may be nothing else to say for days
         async with _open(self._device, self._thread) as lines:
             for change in self._sight.change("seeing") if lines else self._sight.change("absent", "it may not be read"):
                 await emit(change)

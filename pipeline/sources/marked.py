@@ -9,6 +9,7 @@ recording; only logs and metrics are read from the run directory.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pipeline.events import Event, Mark, Tick, order
@@ -19,6 +20,7 @@ from pipeline.sources.log_reader import LogReader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
+    from pathlib import Path
 
     from pipeline.events import KeptEvent
     from pipeline.run_directory import LogFile, RunDirectory
@@ -61,11 +63,9 @@ class _Logged:
     def up_to(self, offset: int, floor: datetime | None) -> list[Event]:
         """Return the records up to *offset*, at which one ends."""
         read: list[Event] = []
-        with self._file.path.open("rb") as opened:
-            opened.seek(self._at)
-            while self._at < offset and (data := opened.read(min(CHUNK_BYTES, offset - self._at))):
-                self._at += len(data)
-                read += [event for event, _ in self._reader.feed(data, floor)]
+        for data in _pieces(self._file.path, self._at, offset):
+            self._at += len(data)
+            read += [event for event, _ in self._reader.feed(data, floor)]
         read += [event for event, _ in self._reader.settle()]
         if self._reader.offset < offset:  # the attempt had ended, and with it half a line
             read += [event for event, _ in self._reader.finish(self._ended)]
@@ -82,9 +82,16 @@ class _Metrics:
     def up_to(self, offset: int, _floor: datetime | None) -> list[Event]:
         """Return the rows up to *offset*, at which one ends."""
         read: list[Event] = []
-        with self._path.open("rb") as opened:
-            opened.seek(self._at)
-            while self._at < offset and (data := opened.read(min(CHUNK_BYTES, offset - self._at))):
-                self._at += len(data)
-                read += [event for event, _ in self._reader.feed(data)]
+        for data in _pieces(self._path, self._at, offset):
+            self._at += len(data)
+            read += [event for event, _ in self._reader.feed(data)]
         return read
+
+
+def _pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """Yield what a file holds between two places; less, or nothing, if it has been deleted since it was watched."""
+    with suppress(OSError), path.open("rb") as opened:
+        opened.seek(start)
+        while start < end and (data := opened.read(min(CHUNK_BYTES, end - start))):
+            start += len(data)
+            yield data

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from pipeline.events import Event, SourceState, Tick
-from pipeline.sources.base import Emit, SourceError, now
+from pipeline.sources.base import Emit, Source, SourceError, now
 from pipeline.supervision import supervise
 
 
@@ -25,7 +25,7 @@ class Flaky:
         await anyio.sleep_forever()
 
 
-async def states_of(source: Flaky) -> list[tuple[str, str, bool]]:
+async def states_of(source: Source) -> list[tuple[str, str, bool]]:
     seen: list[Event] = []
     back = anyio.Event()
 
@@ -59,3 +59,26 @@ async def test_trouble_in_a_task_group_is_still_trouble() -> None:
     assert (await states_of(Flaky(group)))[0] == ("blind", "both", False)
     mixed = ExceptionGroup("", [SourceError("a"), ValueError("b")])
     assert (await states_of(Flaky(mixed)))[0] == ("blind", "ExceptionGroup", True)
+
+
+class Recovering:
+    """Fails once, then says itself what it sees."""
+
+    name = "recovering"
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    async def run(self, emit: Emit) -> None:
+        if not self._failed:
+            self._failed = True
+            raise SourceError(self.name)
+        await emit(SourceState(time=now(), name=self.name, state="absent", reason="not here"))
+        await emit(Tick(time=now()))
+        await anyio.sleep_forever()
+
+
+@pytest.mark.anyio
+async def test_a_source_that_speaks_for_itself_is_not_spoken_for() -> None:
+    """Of a source that comes back and says that it is absent nobody says that it sees."""
+    assert [state for state, _, _ in await states_of(Recovering())] == ["blind", "absent"]

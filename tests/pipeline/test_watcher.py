@@ -63,6 +63,18 @@ def test_a_batch_is_bounded() -> None:
     assert len(waiting.due(NOON)) == 1
 
 
+def test_a_file_that_is_gone_holds_up_no_other_in_its_place() -> None:
+    """The order of a file is that of one file: what comes after it under its name does not wait for its times."""
+    waiting = Waiting()
+    waiting.add(record(60, "old"))
+    assert len(waiting.due(NOON + timedelta(seconds=60))) == 1
+    waiting.add(record(1, "same file, stepping back", 10))
+    assert waiting.due(NOON + timedelta(seconds=1)) == []
+    waiting.forget([LOG])
+    waiting.add(record(2, "another file"))
+    assert len(waiting.due(NOON + timedelta(seconds=2))) == 1
+
+
 @pytest.mark.anyio
 async def test_a_batch_is_durable_with_ticks_marks_and_positions(tmp_path: Path, book: Rulebook) -> None:
     """Logs are not kept, the mark tells how far they were read; what cannot be read again is kept."""

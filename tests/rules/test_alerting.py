@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.events import Rollout
+from pipeline.events import Asked, Rollout
 from rules import state
 from rules.engine import Engine
 from rules.rows import Cell
+from tests.rules.conftest import at
 
 Watch = Callable[..., Any]
 ROW_BYTES = 16 * 1024
@@ -275,7 +276,11 @@ def test_rows_are_capped(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(run.rows) <= 200
     fired = [(one.rule, one.summary) for one in run.decisions if hasattr(one, "rule")]
     assert len(fired) == len(set(fired)) < 200
-    assert run.engine._state.dropped.total() > 0
+    left_out = run.engine._state.dropped["subjects"]
+    assert left_out > 0
+    run.restart()
+    said = run.apply(Asked(time=at(199), what="checkin"))[-1].text
+    assert f"Not kept, as there is no room for more, so far: {left_out} subjects" in said
     run.log(200, "boom a")
     assert run.alerts[-1] == (200, "boom", "critical", "firing")
     assert run.rows.keys() == run.engine._state.rows.keys()
@@ -315,3 +320,25 @@ def test_a_rule_that_is_gone_is_forgotten(watch: Watch) -> None:
     run.tick(10_000)
     assert not [row for _, row in run.engine._state.every(Cell)]
     assert isinstance(run.engine, Engine)
+
+
+@pytest.mark.parametrize("ends", ["tick", "attempt"])
+def test_an_incident_closes_without_the_rule_that_opened_it(watch: Watch, ends: str) -> None:
+    """What fired when its rule was taken away ends where it would have: its incident does not stay open for ever."""
+    run = watch(ONCE)
+    run.attempt(0, 1)
+    run.log(1, "boom a")
+    run.book = watch(FAILING).book
+    run.restart()
+    (run.tick if ends == "tick" else lambda at_s: run.attempt(at_s, 2))(10_000 if ends == "tick" else 100)
+    assert [state for _, _, state, _ in run.incidents] == ["open", "closed"]
+
+
+def test_the_health_follows_what_fires(watch: Watch) -> None:
+    """It is worse with the first alert and better with the end of the last one, each told once."""
+    run = watch(ONCE)
+    for at_s in (0, 10, 20):
+        run.log(at_s, "boom a")
+    run.log(30, "all is well")
+    run.tick(10_000)
+    assert [(at_s, health) for at_s, health, _ in run.healths] == [(0, "Degraded"), (320, "Healthy")]

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.events import Metrics
 from rules.windows import percentile
+from tests.rules.conftest import at
 
 Watch = Callable[..., Any]
 
@@ -211,6 +213,16 @@ def test_it_is_known_after_a_restart(watch: Watch) -> None:
     run, now = steady(watch, 10, 200)
     run.restart()
     assert fired_after(run, now) == 600
+
+
+def test_which_file_told_of_a_step_last_is_known_after_a_restart(watch: Watch) -> None:
+    """A step told again by another file is no progress, but a change of a row: a restart changes nothing."""
+    run, now = steady(watch, 3, 60)
+    again: Any = {"writer": "trainer", "step": 3, "completes": True}
+    run.apply(Metrics(time=at(now + 1), source="logs/attempt_1/trainer.log", offset=0, **again))
+    going_on = dict(run.engine._state.rows)["clock|trained"]
+    run.restart()
+    assert run.engine._state.rows["clock|trained"] == going_on
 
 
 def test_only_the_phases_of_the_rule(watch: Watch) -> None:

@@ -164,3 +164,12 @@ async def test_a_hung_file_system_delays_nobody(run_dir: Path) -> None:
         assert scope.cancelled_caught
         await busy.outcome()
     assert (run_dir / "STATUS.md").read_text() == ""
+
+
+def test_an_entry_is_not_taken_for_the_beginning_of_another() -> None:
+    """An entry without notes is not there because one of the same minute, with notes, begins alike."""
+    first = b"## 2026-08-19 14:00 UTC\n\n**Step**: 4 / 30\n"
+    with_notes = first + b"\n**Notes**:\n\n- it began\n"
+    assert missing_part(with_notes, first) == b"\n" + first
+    assert missing_part(with_notes + b"\n" + first, first) == b""
+    assert missing_part(first + b"\nmine, by hand\n", first) == b""

@@ -39,6 +39,7 @@ from pipeline.sources.files import CONFIGS, LAUNCHED, Files, Taken
 from pipeline.sources.log_reader import LogReader, Reading
 from pipeline.sources.positions import FilePosition
 from pipeline.sources.replay import replay
+from pipeline.sources.steps import Markers
 from pipeline.sources.tails import Read
 
 ZONE = ZoneInfo("UTC")
@@ -873,6 +874,24 @@ def test_a_file_that_cannot_be_begun_stops_nothing_else(run: Run, monkeypatch: p
     run.said()
     assert run.texts() == ["one"]
     assert run.said() == [("files:logs/attempt_1/bad.log", "seeing")]
+
+
+def test_a_pass_that_fails_loses_nothing_and_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug beside the parsers ends one pass: what it had read comes, what is left comes with the next one."""
+    run.log(run.line("one"))
+    run.write("metrics.jsonl", row(1, START))
+
+    def failing(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Markers, "look", failing)
+        run.events()
+        run.events()
+        assert ("files", "blind", True) in [(state.name, state.state, state.failed) for state in run.states]
+    run.said()
+    assert run.texts(60) == ["one"]
+    assert run.said() == [("files", "seeing")]
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

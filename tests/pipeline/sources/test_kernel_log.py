@@ -196,6 +196,17 @@ async def test_a_log_that_ends_is_trouble() -> None:
             await ended.wait()
 
 
+async def test_it_says_anew_that_it_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started again after a failure it says that it sees: the next line of the kernel may be days away."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    journal(tmp_path, LAST, "exit 1")
+    source, watch = KernelLog("node-0", tmp_path / "kmsg"), Watch()
+    for _ in range(2):
+        with anyio.fail_after(10), pytest.raises(SourceError):
+            await source.run(watch.emit)
+    assert watch.states() == [("seeing", ""), ("seeing", "")]
+
+
 JOURNALCTL = """#!/bin/sh
 case "$*" in
 *--follow*) {follow} ;;
