@@ -33,7 +33,7 @@ class Alerts:
 
     def __init__(self, state: State, book: Rulebook, run: Run, say: Callable[[Decision], None]) -> None:
         self._state, self._book, self._run, self._say = state, book, run, say
-        self.incidents = Incidents(state, book, say)
+        self.incidents = Incidents(state, book, run, say)
         self._firing = {key for key, cell in state.every(Cell) if cell.severity is not None}
         self._healths: list[Health] | None = None
         """Asked for after each event; `None` when what fires has changed."""
@@ -210,7 +210,7 @@ class Alerts:
         self._firing.add(key)
         self._healths = None
         self._state.put(key, cell)
-        cell.incident = self.incidents.place(key, rule, cell, at, self._run)
+        cell.incident = self.incidents.place(key, rule, cell, at)
         self._alert(key, rule, cell, at, firing=True)
         self.incidents.revise(cell.incident, at)
 

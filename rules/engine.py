@@ -198,6 +198,7 @@ class Engine:
         run = self._run
         if (event.number, event.identity) == (run.attempt, run.identity):
             return
+        self._alerts.incidents.end_attempt()
         self._alerts.resolve_all(at)
         self._values.begin()
         gone = [key for key, process in self._state.every(Process) if not process.running]

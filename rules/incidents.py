@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Component, IncidentChanged, IncidentSummary, worst_severity
-from rules.rows import Incident, Member
+from rules.rows import Failure, Incident, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CLOSE_IN_TIME = timedelta(minutes=5)
 """An alert joins an incident whose last one is no older, related or not."""
+FAILURES = 5
+"""Of earlier attempts, that are remembered."""
 SAME_MOMENT = timedelta(seconds=2)
 """Clocks of one node do not order what is closer."""
 _MEMBERS = 40
@@ -28,8 +30,8 @@ _MEMBERS = 40
 class Incidents:
     """The incidents of a run."""
 
-    def __init__(self, state: State, book: Rulebook, say: Callable[[Decision], None]) -> None:
-        self._state, self._book, self._say = state, book, say
+    def __init__(self, state: State, book: Rulebook, run: Run, say: Callable[[Decision], None]) -> None:
+        self._state, self._book, self._run, self._say = state, book, run, say
         opened = sorted((i for _, i in state.every(Incident) if i.closed is None), key=lambda i: int(i.id))
         self._open = {i.id: i for i in opened}
 
@@ -38,9 +40,16 @@ class Incidents:
         """Whether there is an incident that an alert could join."""
         return bool(self._open)
 
-    def place(self, key: str, rule: Rule, cell: Cell, at: datetime, run: Run) -> str:
+    def end_attempt(self) -> None:
+        """Remember what an attempt ends with: the next one may end alike."""
+        for incident in self._open.values():
+            if incident.severity == "critical":
+                failure = Failure(mode=incident.mode, component=incident.component, step=self._run.step)
+                self._run.failures = [*self._run.failures[1 - FAILURES :], failure]
+
+    def place(self, key: str, rule: Rule, cell: Cell, at: datetime) -> str:
         """Put a firing alert into the incident it belongs to, a new one if there is none; return its id."""
-        incident = self._open.get(cell.incident) or self._joined(key, rule, cell.component, at) or self._opened(at, run)
+        incident = self._open.get(cell.incident) or self._joined(key, rule, cell.component, at) or self._opened(at)
         severity = cell.severity or "info"
         known = next((m for m in incident.members if m.key == key), None)
         if known is not None:
@@ -65,7 +74,12 @@ class Incidents:
         incident.severity = worst_severity([m.severity for m in incident.members])
         modes = dict.fromkeys(m.mode for m in incident.members)
         incident.symptoms = [mode for mode in modes if mode != incident.mode]
-        incident.restart = (rule := self._book.rules.get(root.rule)) is not None and rule.restart
+        incident.again = any(
+            (failure.mode, failure.component) == (root.mode, root.component) and self._run.step <= failure.step
+            for failure in self._run.failures
+        )
+        rule = self._book.rules.get(root.rule)
+        incident.restart = rule is not None and rule.restart and not incident.again
         self._state.put(_key(id_), incident)
         if _visible(incident) != before:
             self._changed(incident, at)
@@ -112,9 +126,9 @@ class Incidents:
         others = [(m.mode, m.component) for m in incident.members if m.firing]
         return any(self._book.causes(mine, other) or self._book.causes(other, mine) for other in others)
 
-    def _opened(self, at: datetime, run: Run) -> Incident:
-        run.incidents += 1
-        incident = Incident(id=str(run.incidents), opened=at, last=at)
+    def _opened(self, at: datetime) -> Incident:
+        self._run.incidents += 1
+        incident = Incident(id=str(self._run.incidents), opened=at, last=at)
         self._open[incident.id] = incident
         return incident
 

@@ -199,6 +199,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     symptoms: list[str]
     advice: str
     restart: bool
+    again: bool
     evidence: list[tuple[str, str]]
     """Where it stands, and what it says."""
 
@@ -211,11 +212,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         if self.closed is None:
             lines += [f"Evidence: {place}: {text}" for place, text in self.evidence]
             lines += [f"Advice: {self.advice}"] if self.advice else []
-            lines.append(f"Restart: {_RESTART if self.restart else _NO_RESTART}")
+            lines.append(f"Restart: {_AGAIN if self.again else _RESTART if self.restart else _NO_RESTART}")
         return lines
 
 
 _RESTART = "may help: the same command is likely to get further"
+_AGAIN = "not proposed: an earlier attempt failed alike, and no step was gained since"
 _NO_RESTART = "not proposed: the same command would fail alike, or the run goes on without one"
 
 
@@ -236,6 +238,7 @@ def describe(incident: Incident, state: State, book: Rulebook, at: datetime) -> 
         symptoms=[mode for mode in modes if mode != incident.mode],
         advice=one_line(rule.advice, 2 * _LINE_CHARS) if rule else "",
         restart=incident.restart,
+        again=incident.again,
         evidence=list(records)[:EVIDENCE],
     )
 

@@ -27,6 +27,15 @@ class BaseRow(msgspec.Struct, kw_only=True):
     due: datetime | None = None
 
 
+class Failure(msgspec.Struct, kw_only=True):
+    """What ended an attempt."""
+
+    mode: str
+    component: Component
+    step: int
+    """How far the run had come."""
+
+
 class Run(BaseRow, kw_only=True, tag="run"):
     """The run as a whole. Its step, config and numbering outlive an attempt."""
 
@@ -50,6 +59,8 @@ class Run(BaseRow, kw_only=True, tag="run"):
     config: RunConfigured | None = None
     incidents: int = 0
     """Opened so far."""
+    failures: list[Failure] = []
+    """What the last attempts ended with, the latest last."""
 
 
 class Cell(BaseRow, kw_only=True, tag="cell"):
@@ -152,6 +163,8 @@ class Incident(BaseRow, kw_only=True, tag="incident"):
     component: Component = "host"
     severity: Severity = "info"
     restart: bool = False
+    again: bool = False
+    """An earlier attempt ended alike, and nothing was gained since."""
     symptoms: list[str] = []
     """The other failure modes, as last said."""
     members: list[Member] = []

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from typing import Any
 
 import pytest
 
 from pipeline.alerts import IncidentChanged
+from pipeline.events import AttemptBegun, Event, LogRecord, Metrics
+from rules.engine import Engine
+from rules.rulebook import Rulebook
 
 Watch = Callable[..., Any]
 
@@ -205,3 +209,27 @@ def test_an_alert_stays_with_its_incident(watch: Watch) -> None:
         run.log(5000 + i, "flood", f"env/{i}.log")
     assert {one.incident for one in run.decisions if hasattr(one, "rule")} == {"1"}
     assert run.summary.incidents[0].severity == "critical"
+
+
+def test_the_same_failure_without_progress_proposes_no_restart(builtin: Rulebook) -> None:
+    """A second attempt that dies alike at the same step would die a third time; one that came further may not."""
+
+    def attempt(number: int, second: float, step: int) -> list[Event]:
+        def at(later: float) -> datetime:
+            return datetime(2026, 8, 19, 12, tzinfo=UTC) + timedelta(seconds=second + later)
+
+        log = f"logs/attempt_{number}/inference.log"
+        done = Metrics(time=at(60), source="metrics.jsonl", offset=0, writer="trainer", step=step, completes=True)
+        dead = LogRecord(time=at(90), source=log, offset=9, attempt=number, text="EngineDeadError: engine core died")
+        return [AttemptBegun(time=at(0), number=number, identity=str(number)), done, dead]
+
+    def proposed(*steps: int) -> list[bool]:
+        engine = Engine(builtin)
+        for number, step in enumerate(steps, start=1):
+            engine.apply(attempt(number, 1000.0 * number, step))
+        return [incident.proposes_restart for incident in engine.summary().incidents]
+
+    assert proposed(7, 7) == [True, False]
+    assert proposed(7, 6) == [True, False]
+    assert proposed(7, 8) == [True, True]
+    assert proposed(7, 7, 8) == [True, False, True]
