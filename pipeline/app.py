@@ -7,14 +7,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Literal
-from zoneinfo import ZoneInfo
 
 import anyio
 import msgspec
 import structlog
 
 from pipeline.alerts import CheckIn, Notification
-from pipeline.config import CHECK_IN_SINK
+from pipeline.config import CHECK_IN_SINK, RunOptions
 from pipeline.delivery import deliver
 from pipeline.events import Asked, Event, Gap, SourceState
 from pipeline.journal import Journal, open_journal
@@ -75,7 +74,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     watcher: Watcher
     files: Files
     sinks: Sinks
-    zone: ZoneInfo
+    options: RunOptions
     floor: datetime | None
     """How far the run had been watched before."""
 
@@ -117,7 +116,7 @@ async def open_session(run: RunDirectory, config: Config, book: Rulebook) -> Asy
             watcher=Watcher(engine, journal, partial(route, config.sink), now),
             files=Files(run, config.run.zone, positions),
             sinks=sinks,
-            zone=config.run.zone,
+            options=config.run,
             floor=restored.mark.time if restored.mark else None,
         )
 
@@ -142,9 +141,9 @@ def sources(session: Session) -> list[Source]:
     run, node = session.run, socket.gethostname()
     known = session.engine.processes()  # one that died while nobody watched is missed
     processes = ProcessSource(run.path, node, known=known)
-    pane = LauncherPane(node, partial(processes.alive, "launcher"), session.zone, since=session.floor)
+    pane = LauncherPane(node, partial(processes.alive, "launcher"), session.options.zone, since=session.floor)
     host: list[Source] = [DiskSource([run.path], node), KernelLog(node), Cgroup(node, processes.alive), Gpus()]
-    return [processes, pane, Endpoints(run), *host]
+    return [processes, pane, Endpoints(run, session.options.metrics_urls), *host]
 
 
 def route(options: list[SinkOptions], decision: Decision) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 CHECK_IN_SINK = "STATUS.md"
 """The sink that writes check-ins. No other can have its name."""
 LEAST_EVERY_S = 1.0
+_METRICS_URL = re.compile(r"https?://[^/@?#\s]+(/[^@?#\s]*)?/metrics")
+"""Other pages of an engine are commands; one with a password would show it wherever the page is named."""
 _MOST_BYTES = 1 << 20
 _BUILTIN = Path(rules.__file__).parent / "builtin"
 
@@ -32,11 +35,18 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     timezone: str | None = None
     """IANA name of the zone of log lines without a date; `None` is the machine's."""
+    metrics_urls: list[str] = []
+    """Prometheus pages beside those that the run's own configs name."""
 
     def __post_init__(self) -> None:
-        """Refuse a zone that is not known here."""
+        """Refuse a zone that is not known here, and what is not the address of a metrics page."""
         if self.timezone is not None:
             find_zone(self.timezone)
+        for url in self.metrics_urls:
+            if not _METRICS_URL.fullmatch(url):
+                shown = "an address with a password" if "@" in url else quoted(url)
+                message = f'{shown} cannot be polled; write it like "http://localhost:8000/metrics"'
+                raise ValueError(message)
 
     @property
     def zone(self) -> ZoneInfo:

@@ -120,6 +120,14 @@ def test_a_config_that_is_found_and_unusable_is_not_passed_over(tmp_path: Path) 
         (b"[runs]", ':1: $: unknown key "runs"; did you mean "run"?'),
         (b'[checkin]\nevery = "1 hour"', ':2: $.checkin.every: "1 hour" is not a duration: write it as "1h"'),
         (b"[run]\ntimezone = 'Europe/Berlni'", ':1: $.run: "Europe/Berlni" is not a time zone known here; '),
+        (
+            b"[run]\nmetrics_urls = ['http://a:1/pause']",
+            ':1: $.run: "http://a:1/pause" cannot be polled; write it like ',
+        ),
+        (
+            b"[run]\nmetrics_urls = ['http://me:secret@a/metrics']",
+            ":1: $.run: an address with a password cannot be polled",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, content: bytes, message: str) -> None:
