@@ -79,14 +79,13 @@ def _start(part: Part) -> int:
             perform(part)
         _dress({**part, "session": False})
         os.dup2(told, 0)
+        # a spawned worker waits for what never comes: it holds both ends, or its parent's death would end the file
+        os.set_inheritable(tells, not part["children"])
         os.execv(part["argv"][0], part["argv"])  # noqa: S606 - the program is ours
     os.close(told)
     if part["argv"] and part["children"]:
         os.write(tells, json.dumps({**part, "argv": None, "parent": parent}).encode())
-    if part["argv"] and not part["children"]:
-        part["pipe"] = tells  # a spawned worker waits for what is never sent
-    else:
-        os.close(tells)
+    os.close(tells)
     return pid
 
 
