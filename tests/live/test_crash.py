@@ -79,7 +79,7 @@ escalate = [{ severity = "warning", fraction = 0.5, over = "10s", at_least = 8 }
 clear = { fraction = 0.4, for = "2s" }
 """
 POINTS = (
-    ["positions:0", "positions:3", "positions:9", "rows:0", "rows:2", "rows:12", "recording:0", "recording:3"]
+    ["positions:0", "positions:3", "positions:9", "rows:0", "rows:2", "rows:5", "recording:0", "recording:3"]
     + [
         "recording:12",
         "history:0",
