@@ -15,42 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import Event, HostLine, SourceState
+from pipeline.events import HostLine
 from pipeline.sources.cgroup import Cgroup, _count, _files
+from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 LIMIT_BYTES = 64 * 2**20
 EATER = "import sys; sys.stdin.readline(); print(len(bytearray(b'x') * 2**30))"
-
-
-class Watch:
-    """What a source has emitted."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._news = anyio.Event()
-
-    async def emit(self, event: Event) -> None:
-        """Keep *event*."""
-        self.events.append(event)
-        self._news.set()
-        self._news = anyio.Event()
-
-    async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Return once *is_reached* holds."""
-        with anyio.fail_after(20):
-            while not is_reached():
-                await self._news.wait()
-
-    def texts(self) -> list[str]:
-        """Return the texts of the lines."""
-        return [event.text for event in self.events if isinstance(event, HostLine)]
-
-    def states(self) -> list[tuple[str, str]]:
-        """Return what was said about seeing."""
-        return [(event.state, event.reason) for event in self.events if isinstance(event, SourceState)]
 
 
 @asynccontextmanager

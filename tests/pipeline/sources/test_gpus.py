@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import Event, Sample, SourceState
+from pipeline.events import Sample
 from pipeline.sources.gpus import COMMAND, Gpus, parse
+from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,30 +36,6 @@ NO_DRIVER = (
 LOST = (
     "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
 )
-
-
-class Watch:
-    """What a source has emitted."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._news = anyio.Event()
-
-    async def emit(self, event: Event) -> None:
-        """Keep *event*."""
-        self.events.append(event)
-        self._news.set()
-        self._news = anyio.Event()
-
-    async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Return once *is_reached* holds."""
-        with anyio.fail_after(10):
-            while not is_reached():
-                await self._news.wait()
-
-    def states(self) -> list[tuple[str, str]]:
-        """Return what was said about seeing."""
-        return [(event.state, event.reason) for event in self.events if isinstance(event, SourceState)]
 
 
 @asynccontextmanager

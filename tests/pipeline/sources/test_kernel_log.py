@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import Event, HostLine, SourceState
+from pipeline.events import HostLine
 from pipeline.sources.base import SourceError
 from pipeline.sources.kernel_log import KMSG, RECORD_BYTES, KernelLog, _messages
+from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 KILLED = "Out of memory: Killed process 4408 (PRIME-RL::Train) total-vm:912331284kB, anon-rss:401222112kB"
 WANTED = [
@@ -46,34 +47,6 @@ UNWANTED = [
     " oom_kill_process.cold+0x8/0x8a",
     "[  pid  ]   uid  tgid total_vm      rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj name",
 ]
-
-
-class Watch:
-    """What a source has emitted."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._news = anyio.Event()
-
-    async def emit(self, event: Event) -> None:
-        """Keep *event*."""
-        self.events.append(event)
-        self._news.set()
-        self._news = anyio.Event()
-
-    def texts(self) -> list[str]:
-        """Return the texts of the lines."""
-        return [event.text for event in self.events if isinstance(event, HostLine)]
-
-    def states(self) -> list[tuple[str, str]]:
-        """Return what was said about seeing."""
-        return [(event.state, event.reason) for event in self.events if isinstance(event, SourceState)]
-
-    async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Return once *is_reached* holds."""
-        with anyio.fail_after(10):
-            while not is_reached():
-                await self._news.wait()
 
 
 @asynccontextmanager

@@ -21,10 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import Event, HostLine, LogRecord, SourceState, cut
+from pipeline.events import HostLine, LogRecord, cut
 from pipeline.sources.launcher_pane import LauncherPane
 from pipeline.sources.log_reader import LogReader
 from pipeline.sources.screen_lines import Screen, first_of
+from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -126,36 +127,6 @@ def tmux(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tmux]:
         for launcher in server.launchers:
             launcher.ends()
         server("kill-server")
-
-
-class Watch:
-    """What a source has emitted."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._news = anyio.Event()
-
-    async def emit(self, event: Event) -> None:
-        """Keep *event*."""
-        self.events.append(event)
-        self._news.set()
-        self._news = anyio.Event()
-
-    def texts(self) -> list[str]:
-        """Return the texts of the lines."""
-        return [event.text for event in self.events if isinstance(event, HostLine)]
-
-    def states(self) -> list[tuple[str, str]]:
-        """Return what was said about seeing."""
-        return [(event.state, event.reason) for event in self.events if isinstance(event, SourceState)]
-
-    async def until(self, is_reached: Callable[[], bool], within_s: float = 10) -> None:
-        """Return once *is_reached* holds."""
-        with anyio.move_on_after(within_s):
-            while not is_reached():
-                await self._news.wait()
-            return
-        pytest.fail(f"{self.texts()[-30:]} {self.states()}")
 
 
 @asynccontextmanager

@@ -18,13 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import Event, HostLine, ProcessState, SourceState
+from pipeline.events import HostLine, ProcessState, SourceState
 from pipeline.sources.long_sleeps import LONG_S, LongSleeps
 from pipeline.sources.process_table import Process, Stat, age_s, ancestry, read_process, read_stat, writers
 from pipeline.sources.processes import ProcessSource
+from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 # a parent that has called vfork waits in the kernel, and cannot be interrupted, until its child is gone
 SLEEPER = """
@@ -38,28 +39,8 @@ if ctypes.PyDLL(None).vfork() == 0:
 TITLED = "import setproctitle, time; setproctitle.setproctitle('PRIME-RL::Trainer'); time.sleep(60)"
 
 
-class Watch:
-    """What a source has emitted."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._news = anyio.Event()
-
-    async def emit(self, event: Event) -> None:
-        """Keep *event*."""
-        self.events.append(event)
-        self._news.set()
-        self._news = anyio.Event()
-
-    async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Return once *is_reached* holds."""
-        with anyio.fail_after(15):
-            while not is_reached():
-                await self._news.wait()
-
-    def texts(self) -> list[str]:
-        """Return the texts of the lines."""
-        return [event.text for event in self.events if isinstance(event, HostLine)]
+class TableWatch(Watch):
+    """What the source has emitted of processes."""
 
     def pids(self) -> set[int]:
         """Return the processes that were seen running."""
@@ -67,9 +48,9 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(source: ProcessSource) -> AsyncIterator[Watch]:
+async def watching(source: ProcessSource) -> AsyncIterator[TableWatch]:
     """Run *source* until the end of the block."""
-    watch = Watch()
+    watch = TableWatch()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(source.run, watch.emit)
         yield watch

@@ -26,6 +26,7 @@ from pipeline.sources.base import SourceError
 from pipeline.sources.process_table import Process, Stat, parse_stat
 from pipeline.sources.processes import ProcessSource
 from pipeline.sources.run_tree import run_roles
+from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -110,24 +111,8 @@ def launch() -> Iterator[Callable[[str], Path]]:
                 os.killpg(int((run / "session").read_text()), signal.SIGKILL)
 
 
-class Watch:
-    """What a source has emitted."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._news = anyio.Event()
-
-    async def emit(self, event: Event) -> None:
-        """Keep *event*."""
-        self.events.append(event)
-        self._news.set()
-        self._news = anyio.Event()
-
-    async def until(self, is_reached: Callable[[], bool], within_s: float = 15) -> None:
-        """Return once *is_reached* holds."""
-        with anyio.fail_after(within_s):
-            while not is_reached():
-                await self._news.wait()
+class ProcessWatch(Watch):
+    """What the source has emitted of processes."""
 
     def processes(self, role: Role | None = None) -> dict[int, ProcessState]:
         """Return the last that was said of each process."""
@@ -138,19 +123,19 @@ class Watch:
         """Return all that was said of one process."""
         return [event for event in self.events if isinstance(event, ProcessState) and event.pid == pid]
 
+    def sights(self) -> list[str]:
+        """Return what was said about seeing, without the reasons."""
+        return [state for state, _ in self.states()]
+
     def roles(self) -> list[Role]:
         """Return the roles of the processes that are not gone."""
         return sorted(event.role for event in self.processes().values() if event.state != "exited")
 
-    def states(self) -> list[str]:
-        """Return what was said about seeing."""
-        return [event.state for event in self.events if isinstance(event, SourceState)]
-
 
 @asynccontextmanager
-async def watching(source: ProcessSource) -> AsyncIterator[Watch]:
+async def watching(source: ProcessSource) -> AsyncIterator[ProcessWatch]:
     """Run *source* for as long as the block lasts."""
-    watch = Watch()
+    watch = ProcessWatch()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(source.run, watch.emit)
         yield watch
@@ -169,7 +154,7 @@ async def test_finds_the_processes_of_its_own_run_and_no_other(launch: Callable[
         assert not first.processes().keys() & second.processes().keys()
         (launcher,) = first.processes("launcher")
         assert launcher == int((runs[0] / "session").read_text())
-        assert first.states()[-1] == "seeing"
+        assert first.sights()[-1] == "seeing"
 
 
 async def test_anothers_processes_do_not_make_a_run_present(launch: Callable[[str], Path], tmp_path: Path) -> None:
@@ -183,7 +168,7 @@ async def test_anothers_processes_do_not_make_a_run_present(launch: Callable[[st
     ):
         await watch.until(lambda: watch.roles() == WHOLE)
         await anyio.sleep(0.3)  # for a few scans
-        assert with_logs.states() == without_logs.states() == ["absent"]
+        assert with_logs.sights() == without_logs.sights() == ["absent"]
 
 
 async def test_says_who_a_process_is(launch: Callable[[str], Path]) -> None:
@@ -262,7 +247,7 @@ async def test_orphans_stay_the_runs(launch: Callable[[str], Path]) -> None:
         os.killpg(launcher, signal.SIGKILL)
         await watch.until(lambda: all(event.state != "running" for event in watch.processes().values()))
         await anyio.sleep(0.5)  # for a few scans
-        assert watch.states() in (["seeing"], ["absent", "seeing"])
+        assert watch.sights() in (["seeing"], ["absent", "seeing"])
 
 
 async def test_the_living_are_reported_again(launch: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +291,7 @@ async def test_without_proc_there_is_trouble_and_not_death(
     source = ProcessSource(run, "node-0", 0.2)
     async with watching(source) as watch:
         await watch.until(lambda: watch.roles() == WHOLE)
-    watch = Watch()
+    watch = ProcessWatch()
 
     def refuse(_path: Path) -> bytes:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -335,7 +320,7 @@ async def test_our_own_tree_is_never_seen(tmp_path: Path) -> None:
                     await anyio.sleep(0.05)
             async with watching(ProcessSource(tmp_path, "node-0", 0.2)) as watch:
                 await anyio.sleep(0.5)  # for a few scans
-                assert watch.states() == ["absent"]
+                assert watch.sights() == ["absent"]
                 assert not watch.processes()
             child.kill()
 
