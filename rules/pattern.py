@@ -171,21 +171,6 @@ def decode_hook(wanted: type[Any], value: Any) -> Any:
     raise ValueError(message)
 
 
-def encode_hook(value: Any) -> str:
-    """
-    Return a `Pattern` or a `Duration` as it is written; the `enc_hook` of msgspec.
-
-    Raises:
-        NotImplementedError: *value* is something else.
-
-    """
-    if isinstance(value, Pattern):
-        return value.text
-    if isinstance(value, Duration):
-        return str(value)
-    raise NotImplementedError(type(value))
-
-
 def quoted(value: Any) -> str:
     """Return *value* as a message shows it: text in quotes, on one line, printable, cut."""
     if isinstance(value, bool):

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SWEEP_S, NETWORK_SWEEP_S = 1.0, 5.0
 _OURS = "STATUS.md"
-
-
-def sweep_interval_s(network: str | None) -> float:
-    """Return how often to look at all files; *network* is the type of a network's file system."""
-    return NETWORK_SWEEP_S if network else SWEEP_S
 
 
 async def hints(run_dir: Path, wake: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.pattern import Duration, Pattern, PatternSet, decode_hook, encode_hook, quoted
+from rules.pattern import Duration, Pattern, PatternSet, decode_hook, quoted
 
 ANY_TEXT = st.text(st.characters())  # NUL and lone surrogates among them
 SIMPLE_PATTERN = st.sampled_from([r"a", r"b+c", r"^x", r"y$", r"\d{2,3}", r"(?i)error: (?P<what>\w+)", r".", r"[^\n]z"])
@@ -204,11 +204,10 @@ def test_numbers_that_are_no_duration(seconds: float) -> None:
         Duration(seconds)
 
 
-def test_msgspec_reads_and_writes_both() -> None:
-    """The hooks make both types fields of a struct."""
+def test_msgspec_reads_both() -> None:
+    """The hook makes both types fields of a struct."""
     row = msgspec.convert({"pattern": "a(?P<n>.)", "every": "1h"}, Row, dec_hook=decode_hook)
     assert row == Row(pattern=Pattern("a(?P<n>.)"), every=Duration("1h"))
-    assert msgspec.to_builtins(row, enc_hook=encode_hook) == {"pattern": "a(?P<n>.)", "every": "1h"}
 
 
 def test_msgspec_reads_a_list_as_one_pattern() -> None:
@@ -218,19 +217,17 @@ def test_msgspec_reads_a_list_as_one_pattern() -> None:
 
 
 @pytest.mark.parametrize("value", [5, True, 1.5, ["a", 5], {"a": 1}])
-def test_hooks_refuse_other_values(value: object) -> None:
+def test_the_hook_refuses_other_values(value: object) -> None:
     """Only text becomes a pattern or a duration."""
     for wanted in (Pattern, Duration):
         with pytest.raises(ValueError, match="write it as text"):
             decode_hook(wanted, value)
 
 
-def test_hooks_leave_other_types_alone() -> None:
-    """For any other type the hooks say what msgspec expects of them."""
+def test_the_hook_leaves_other_types_alone() -> None:
+    """For any other type the hook says what msgspec expects of them."""
     with pytest.raises(NotImplementedError):
         decode_hook(set, [])
-    with pytest.raises(NotImplementedError):
-        encode_hook(object())
 
 
 def test_quoted_is_one_printable_line() -> None:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.watch import NETWORK_SWEEP_S, SWEEP_S, hints, sweep_interval_s
+from pipeline.sources.watch import hints
 
 pytestmark = pytest.mark.anyio
 
@@ -125,8 +125,3 @@ async def test_it_ends_soon_after_a_cancel(run_dir: Path) -> None:
     with anyio.move_on_after(0.5):
         await hints(run_dir, Woken())
     assert anyio.current_time() - begun < 2
-
-
-async def test_a_network_is_swept_less_often() -> None:
-    """A look at every file costs more there."""
-    assert sweep_interval_s(None) == SWEEP_S < NETWORK_SWEEP_S == sweep_interval_s("nfs4")
