@@ -8,14 +8,15 @@ not followed: a multi-node run's `trainer.log` is one to a file that is listed a
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from pipeline.birth import birth_ns
 from pipeline.events import Marker, cut, from_epoch
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ class RunDirectory:
 
     def log_files(self, attempt: Attempt) -> list[LogFile]:
         """Return the logs of one launch, of every depth, by path."""
-        paths = sorted(_walk(attempt.path, (".log",)))
-        return [LogFile(path, self._relative(path), attempt.number) for path in paths]
+        return [self._log_file(path, attempt.number) for path in sorted(_walk(attempt.path, (".log",)))]
 
     def shared_logs(self) -> list[LogFile]:
         """Return the logs that are not of one launch: of scheduler jobs, and of an evaluation job of its own."""
@@ -131,7 +131,7 @@ class RunDirectory:
         if any(True for _ in _numbered(self.path / "logs", _ATTEMPT)):
             paths += _matching(self.path / "logs", "*.log")
             paths += [path for name in _SHARED_LOGS for path in _walk(self.path / name, (".log",))]
-        return [LogFile(path, self._relative(path), None) for path in sorted(paths)]
+        return [self._log_file(path, None) for path in sorted(paths)]
 
     def metrics_file(self) -> Path:
         """Return where the metrics are, or will be."""
@@ -166,7 +166,7 @@ class RunDirectory:
         """Return the contents of the configs by their name below `configs/`; too large ones are left out."""
         configs = self.path / "configs"
         files: dict[str, bytes] = {}
-        for path in sorted(_walk(configs, (".json", ".toml"))):
+        for path in map(Path, sorted(_walk(configs, (".json", ".toml")))):
             try:
                 with path.open("rb") as file:
                     data = file.read(CONFIG_BYTES + 1)
@@ -175,6 +175,9 @@ class RunDirectory:
             if len(data) <= CONFIG_BYTES:
                 files[path.relative_to(configs).as_posix()] = data
         return files
+
+    def _log_file(self, path: str, attempt: int | None) -> LogFile:
+        return LogFile(Path(path), path.removeprefix(f"{self.path}{os.sep}"), attempt)  # hundreds, in each pass
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()
@@ -205,14 +208,15 @@ def _last_written(run: Path) -> float:
         return 0.0
     latest = directory.latest()
     logs = [log.path for log in directory.log_files(latest)] if latest else []
-    stats = (_regular(path) for path in (directory.metrics_file(), *logs, *_walk(run / "configs", (".json", ".toml"))))
+    configs = map(Path, _walk(run / "configs", (".json", ".toml")))
+    stats = (_regular(path) for path in (directory.metrics_file(), *logs, *configs))
     return max((stat.st_mtime for stat in stats if stat), default=0.0)
 
 
-def _entries(directory: Path) -> list[os.DirEntry[str]]:
+def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(directory) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+            return list(entries)
     except OSError:
         return []
 
@@ -231,14 +235,26 @@ def _numbered(directory: Path, pattern: re.Pattern[str], since: int = 0) -> Iter
             yield int(match[1]), Path(entry.path)
 
 
-def _matching(directory: Path, pattern: str) -> list[Path]:
-    return [path for path in map(Path, _entries(directory)) if path.match(pattern) and _regular(path)]
+def _matching(directory: Path, pattern: str) -> list[str]:
+    return [each.path for each in _entries(directory) if fnmatchcase(each.name, pattern) and _is_regular(each)]
 
 
-def _walk(directory: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    for folder, _, names in os.walk(directory):
-        paths = (Path(folder, name) for name in names if name.endswith(suffixes))
-        yield from (path for path in paths if _regular(path))
+def _walk(directory: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths of the regular files below *directory* whose names end as said."""
+    folders = [str(directory)]
+    while folders:
+        for entry in _entries(folders.pop()):
+            if _is_directory(entry):
+                folders.append(entry.path)
+            elif entry.name.endswith(suffixes) and _is_regular(entry):
+                yield entry.path
+
+
+def _is_regular(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 def _regular(path: Path) -> os.stat_result | None:
@@ -262,27 +278,6 @@ def _attempt(number: int, path: Path) -> Attempt | None:
         stat = path.stat()
     except OSError:
         return None
-    birth_ns = _birth_ns(path)
-    begun = cut(datetime.fromtimestamp(birth_ns / 10**9, UTC)) if birth_ns else None
-    return Attempt(number, path, f"{stat.st_dev}:{stat.st_ino}:{birth_ns or ''}", begun)
-
-
-def _birth_ns(path: Path) -> int | None:
-    """
-    Return when *path* was made, which Python's `stat` cannot say on Linux.
-
-    Neither time that it can say will do: both change with every file made within.
-    """
-    try:
-        statx = ctypes.CDLL(None, use_errno=True).statx
-    except (AttributeError, OSError):
-        return None
-    current_directory, wanted, birth_at = -100, 0x800, 80
-    buffer = ctypes.create_string_buffer(256)
-    if statx(current_directory, os.fsencode(path), 0, wanted, buffer) != 0:
-        return None
-    if not int.from_bytes(buffer.raw[:4], "little") & wanted:
-        return None
-    seconds = int.from_bytes(buffer.raw[birth_at : birth_at + 8], "little", signed=True)
-    nanoseconds = int.from_bytes(buffer.raw[birth_at + 8 : birth_at + 12], "little")
-    return seconds * 10**9 + nanoseconds
+    born_ns = birth_ns(path)
+    begun = cut(datetime.fromtimestamp(born_ns / 10**9, UTC)) if born_ns else None
+    return Attempt(number, path, f"{stat.st_dev}:{stat.st_ino}:{born_ns or ''}", begun)

@@ -76,7 +76,7 @@ class Tail:
         self._buffer: deque[Read] = deque()
         self.key: Key | None = None
         """What the last look saw."""
-        self._modified = self._grown = EPOCH
+        self._modified_s, self._grown = 0.0, EPOCH
         self._stopped = self._suspect = self._rested = self._tripped = False
         self._stumbled: int | None = None
 
@@ -137,7 +137,7 @@ class Tail:
             self._grown = now
         # the same size at another time: it may have been written anew
         self._suspect = self._begun and stat.st_size == self._fed and self.key != before
-        self._limit, self._modified = stat.st_size, _time(stat.st_mtime, now)
+        self._limit, self._modified_s = stat.st_size, stat.st_mtime
         if self._fed >= self._limit:
             self.trouble = None
 
@@ -156,12 +156,12 @@ class Tail:
         return now - self._grown >= timedelta(seconds=QUIET_S) or self._is_at_rest(now)
 
     def _is_at_rest(self, now: datetime) -> bool:
-        return now - self._modified > timedelta(seconds=AT_REST_S)
+        return now - self._modified(now) > timedelta(seconds=AT_REST_S)
 
     def _rest(self, now: datetime) -> Reading:
         if self.ending:
-            return self._parser.finish(now, self._modified)
-        return self._parser.settle(now, None if self._caught_up or not self._is_at_rest(now) else self._modified)
+            return self._parser.finish(now, self._modified(now))
+        return self._parser.settle(now, None if self._caught_up or not self._is_at_rest(now) else self._modified(now))
 
     def _read_on(self, moment: Moment) -> None:
         most = moment.piece_bytes if self._stumbled is None else CAREFUL_BYTES
@@ -266,6 +266,13 @@ class Tail:
         if not is_gone(error):
             self.trouble = Trouble(error.strerror or repr(error))
 
+    def _modified(self, now: datetime) -> datetime:
+        """Return when the file was last modified, not later than *now*."""
+        try:
+            return min(from_epoch(self._modified_s), cut(now))
+        except (ValueError, OverflowError, OSError):
+            return EPOCH
+
     def _place(self) -> tuple[int, int]:
         return self._known().device, self._known().inode
 
@@ -283,11 +290,3 @@ class Tail:
         at = self._known()
         if len(piece.head) > at.head_bytes:
             self._at = msgspec.structs.replace(at, head=hash_head(piece.head), head_bytes=len(piece.head))
-
-
-def _time(seconds: float, now: datetime) -> datetime:
-    """Return a modification time, not later than *now*."""
-    try:
-        return min(from_epoch(seconds), cut(now))
-    except (ValueError, OverflowError, OSError):
-        return EPOCH

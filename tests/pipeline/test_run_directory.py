@@ -127,6 +127,13 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     ]
 
 
+def test_however_deep(tmp_path: Path) -> None:
+    """Directories within each other, as many as a path has room for, are gone through."""
+    deep = "/".join("d" * 1500)
+    run = RunDirectory(make(tmp_path, f"logs/attempt_1/{deep}/env.log"))
+    assert [log.relative for log in run.log_files(run.attempts()[0])] == [f"logs/attempt_1/{deep}/env.log"]
+
+
 def test_logs_of_no_attempt(tmp_path: Path) -> None:
     """Logs of scheduler jobs and of a separate evaluation job belong to no attempt."""
     names = ["eval_job_8.log", "job_7.log", "logs/envs/eval/aime.log", "logs/evals.log", "logs/inference/node_0.log"]
