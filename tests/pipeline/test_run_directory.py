@@ -129,9 +129,18 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 def test_however_deep(tmp_path: Path) -> None:
     """Directories within each other, as many as a path has room for, are gone through."""
-    deep = "/".join("d" * 1500)
-    run = RunDirectory(make(tmp_path, f"logs/attempt_1/{deep}/env.log"))
-    assert [log.relative for log in run.log_files(run.attempts()[0])] == [f"logs/attempt_1/{deep}/env.log"]
+    make(tmp_path, "logs/attempt_1/trainer.log")
+    folders = [tmp_path / f"logs/attempt_1{'/d' * depth}" for depth in range(1, 1501)]
+    for folder in folders:
+        folder.mkdir()
+    deepest = folders[-1] / "env.log"
+    deepest.touch()
+    run = RunDirectory(tmp_path)
+    logs = run.log_files(run.attempts()[0])
+    deepest.unlink()
+    for folder in reversed(folders):  # what tidies up after tests does so by recursion
+        folder.rmdir()
+    assert [log.path for log in logs] == [deepest, tmp_path / "logs/attempt_1/trainer.log"]
 
 
 def test_logs_of_no_attempt(tmp_path: Path) -> None:
