@@ -72,7 +72,7 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
 
 def _patterns(rule: Rule) -> Iterator[Mutant]:
     trigger = getattr(rule.on, rule.on.kind)
-    for field in ("pattern", "error", "message", "title"):
+    for field in ("pattern", "until", "error", "message", "title"):
         pattern = getattr(trigger, field, None)
         for broken in _broken(pattern.text) if isinstance(pattern, Pattern) else ():
             yield Mutant("pattern", f"{field}: {broken}", _with(rule, **{field: Pattern(broken)}))

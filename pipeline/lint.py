@@ -117,7 +117,7 @@ def _patterns(rule: Rule, texts: Sequence[str]) -> Iterator[Fault]:
 
 def _figures(rule: Rule, logs: Sequence[File]) -> Iterator[Fault]:
     """Yield what the summary or `per` names and no event that the rule looks at has."""
-    known = _FIGURES[rule.on.kind] | _captured(rule, logs)
+    known = _FIGURES[rule.on.kind] | _captured(rule, logs) | ({"minutes"} if rule.on.ends else set())
     for i, label in enumerate(rule.on.per):
         if label not in known:
             yield ("on", "per", i), f'{rule.on.kind} events have no "{label}": all are one subject'
@@ -149,8 +149,10 @@ def _named(summary: str) -> list[str]:
 def _escalation(rule: Rule, escalation: Escalation) -> Iterator[str]:
     kind = rule.on.kind
     word = next(key for key, name in WORDS.items() if getattr(escalation, name) is not None)
-    if word not in _HOLDS_BY[kind]:
-        yield f'"{word}" never holds for {kind}: use {" or ".join(sorted(_HOLDS_BY[kind]))}'
+    holds = {"for"} if rule.on.ends else _HOLDS_BY[kind]
+    if word not in holds:
+        end = " with until" if rule.on.ends else ""
+        yield f'"{word}" never holds for {kind}{end}: use {" or ".join(sorted(holds))}'
     given = [key for key in _OF_VALUES if getattr(escalation, key) is not None]
     if kind == "metric" and not given:
         yield f"it says of no value that it is a hit, and never holds: add one of {', '.join(_OF_VALUES)}"
@@ -169,7 +171,7 @@ def _clearing(rule: Rule) -> Iterator[Fault]:
     fractions = [e.fraction for e in rule.escalate if e.fraction is not None]
     if clear is None or rule.clear is None:
         return
-    if rule.on.kind in ("absence", "blind"):
+    if rule.on.kind in ("absence", "blind") or rule.on.ends:
         yield ("clear",), f"what ends {rule.on.kind} resolves it; clear says nothing here"
     elif clear.fraction is not None and not fractions:
         yield ("clear",), "it never clears: it measures no fraction"

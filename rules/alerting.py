@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from pipeline.alerts import SEVERITIES, AlertChanged, Severity
 from rules import conditions
 from rules.facts import clip, template
 from rules.incidents import Incidents
 from rules.rows import Cell, Records
+from rules.summaries import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from rules.rulebook import Rulebook
     from rules.state import State
 
+LOOK_AGAIN = timedelta(seconds=10)
+"""While a source is blind, what should have come is looked at again that much later."""
 FOLDED = timedelta(seconds=1)
 """The same record from another rank or process, no later than this, is one fact."""
 EVIDENCE = 5
@@ -85,7 +88,7 @@ class Alerts:
 
     def settle(self, key: str, rule: Rule, cell: Cell, at: datetime, held: Severity | None) -> None:
         """Fire or raise what holds, resolve what has cleared, and set the timer for what time alone will change."""
-        if held is not None and (cell.severity is None or SEVERITIES.index(held) > SEVERITIES.index(cell.severity)):
+        if _is_graver(held, cell.severity):
             self._fire(key, rule, cell, at, held)
         if cell.severity is None:
             cell.due = cell.due or conditions.forgotten_at(rule, cell)  # looked at anew when it falls due
@@ -109,12 +112,40 @@ class Alerts:
             conditions.note_share(rule, cell, at)
             self.settle(key, rule, cell, at, None)
 
+    def begin(self, rule: Rule, fact: Fact, at: datetime) -> None:
+        """Note that something has begun whose end the rule waits for; if it begins anew, it counts from then on."""
+        if not self.admits(rule, fact.time) or not self._has_room(rule, fact):
+            return
+        self.resolve(self.key(rule, fact), at)
+        key, cell = self._cell(rule, fact)
+        cell.count, cell.since, cell.last_hit, cell.fields = 1, at, at, _clipped(fact.labels)
+        cell.due = conditions.lasted(rule, at, at)[1]
+        self._keep(key, fact.evidence)
+        self._state.put(key, cell)
+
+    def end(self, rule: Rule, fact: Fact, at: datetime) -> None:
+        """Note that what the rule waits for the end of has ended."""
+        self.resolve(self.key(rule, fact), at)
+
+    def overdue(self, key: str, rule: Rule, cell: Cell, at: datetime, *, blind: bool) -> None:
+        """Fire a rule about what has begun and not ended for too long, unless the end may not have been seen."""
+        held, due = conditions.lasted(rule, cell.since or at, at)
+        if not self.admits(rule, at):
+            held, due = None, None
+        elif blind:
+            held, due = None, at + LOOK_AGAIN
+        cell.due = due
+        cell.fields["minutes"] = f"{(at - (cell.since or at)).total_seconds() / 60:.0f}"
+        self._state.put(key, cell)
+        if _is_graver(held, cell.severity):
+            self._fire(key, rule, cell, at, held)
+
     def lasts(self, rule: Rule, fact: Fact, at: datetime, held: Severity | None, due: datetime | None) -> None:
         """Keep a state that lasts: absence, blindness."""
         if not self._has_room(rule, fact):
             return
         key, cell = self._cell(rule, fact)
-        if held is not None and (cell.severity is None or SEVERITIES.index(held) > SEVERITIES.index(cell.severity)):
+        if _is_graver(held, cell.severity):
             cell.last_hit, cell.fields, cell.component = at, _clipped(fact.labels), fact.component
             self._keep(key, fact.evidence)
             self._fire(key, rule, cell, at, held)
@@ -153,6 +184,8 @@ class Alerts:
             rule = self._book.rules.get(cell.rule) if cell else None
             if cell is None or rule is None or cell.due is not None or blind(rule, cell):
                 continue
+            if conditions.clearing(rule) is None:
+                continue  # no time clears it
             cell.since = cell.since and at
             cell.due = conditions.clears_at(rule, cell, seen_since=at)
             self._state.put(key, cell)
@@ -231,31 +264,8 @@ class Alerts:
         )
 
 
-class _Unknown:
-    """A figure that is not known, in whatever format it is asked for."""
-
-    def __format__(self, spec: str) -> str:
-        return "?"
-
-
-class _Figures(dict[str, object]):
-    """What a summary can name; what is not known is shown as a question mark."""
-
-    def __missing__(self, key: str) -> _Unknown:
-        return _Unknown()
-
-
-def summary(rule: Rule, cell: Cell, at: datetime) -> str:
-    """Return the rule's summary with its figures filled in."""
-    figures = _Figures(cell.fields | cell.labels | {"component": cell.component, "count": cell.count})
-    now = conditions.share(cell, at)
-    hits, total = now if now is not None and now[1] else cell.share or (0, 0)
-    if total:
-        figures |= {"hits": hits, "total": total, "fraction": hits / total}
-    try:
-        return rule.summary.format_map(figures)
-    except (ValueError, TypeError, AttributeError, LookupError):
-        return rule.summary
+def _is_graver(held: Severity | None, than: Severity | None) -> TypeGuard[Severity]:
+    return held is not None and (than is None or SEVERITIES.index(held) > SEVERITIES.index(than))
 
 
 def _subject(rule: Rule, fact: Fact) -> dict[str, str]:

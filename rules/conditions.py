@@ -43,7 +43,7 @@ def clearing(rule: Rule) -> Clear | None:
     """Return when a rule's alerts resolve; `None` if what began them has to end."""
     if rule.clear is not None:
         return rule.clear
-    if rule.on.kind in ("absence", "blind"):
+    if rule.on.kind in ("absence", "blind") or rule.on.ends:
         return None
     if rule.on.kind == "process":
         return Clear(attempt=True)

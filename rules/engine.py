@@ -35,13 +35,14 @@ from pipeline.events import (
 )
 from rules import facts
 from rules.alerting import Alerts
+from rules.copies import is_copy
 from rules.phases import Phases
 from rules.progress import Progress
 from rules.reports import Reports
-from rules.rows import Cell, Copies, Process, Run, Unknown, push
+from rules.rows import Cell, Copies, Process, Run, Unknown
 from rules.sources import Sources
 from rules.state import State
-from rules.triggers import matches_log, matches_process, matches_rollout
+from rules.triggers import ends_log, matches_log, matches_process, matches_rollout
 from rules.values import Values
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ class Engine:
             self._progress.overdue(rule, self.clock, blind=blind)
         elif rule is not None and kind == "blind":
             self._sources.lasting(rule, cell.labels.get("source", ""), self.clock)
+        elif rule is not None and rule.on.ends:
+            self._alerts.overdue(key, rule, cell, self.clock, blind=blind)
         else:
             self._alerts.timer(key, cell, self.clock, blind=blind)
 
@@ -212,30 +215,20 @@ class Engine:
 
     def _text(self, fact: Fact | None, at: datetime) -> None:
         """Take a line of text: rules first, since a line that ends the run may say why."""
-        if fact is None or self._is_copy(fact):
+        if fact is None or is_copy(fact, self._state):
             return
-        milestones, rules = self._book.matches(fact.text, fact.component)
+        milestones, rules, ended = self._book.matches(fact.text, fact.component)
+        ends = [(rule, found) for rule in ended if (found := ends_log(rule, fact)) is not None]
+        for rule, found in ends:
+            self._alerts.end(rule, msgspec.structs.replace(fact, labels=fact.labels | found), at)
         matched = [(rule, found) for rule in rules if (found := matches_log(rule, fact)) is not None]
         for rule, found in matched:
-            self._alerts.hit(rule, msgspec.structs.replace(fact, labels=fact.labels | found), at)
-        if not matched and not milestones:
+            take = self._alerts.begin if rule.on.ends else self._alerts.hit
+            take(rule, msgspec.structs.replace(fact, labels=fact.labels | found), at)
+        if not matched and not ends and not milestones:
             self._reports.unknowns.take(fact, at)
         for milestone in milestones:
             self._passed(milestone.name, at)
-
-    def _is_copy(self, fact: Fact) -> bool:
-        """Tell whether another file of its group has brought this record already."""
-        if fact.copies is None:
-            return False
-        key = f"copies|{fact.copies}"
-        row = self._state.get(Copies, key) or Copies()
-        record, file = fact.digests()
-        others = [by for said, by in row.recent if said == record and by != file]
-        known = max((others.count(by) for by in others), default=0)
-        repeats = row.recent.count((record, file)) < known
-        push(row.recent, (record, file))
-        self._state.put(key, row)
-        return repeats
 
     def _passed(self, milestone: str, at: datetime) -> None:
         self._progress.passed(milestone, at)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from pipeline.alerts import Component, Evidence, Severity
-from rules.alerting import Alerts, summary
+from rules.alerting import Alerts
 from rules.conditions_in_words import Condition, clears, condition, usual
 from rules.incidents import CLOSE_IN_TIME
 from rules.pattern import Duration
 from rules.rows import Cell, Incident, Member, Moved, Notice, Records, Run, Series, Source
 from rules.sources import Sources
+from rules.summaries import summary
 
 if TYPE_CHECKING:
     from rules.model import Rule
@@ -153,7 +154,8 @@ class Explainer:
         at, records = self._run.clock, self._state.get(Records, f"evidence|{key}")
         found = [condition(rule, number, cell, series, at) for number in range(len(rule.escalate))]
         firing = cell is not None and cell.severity is not None
-        begun = any(one.hits for one in found) or (rule.on.blind is not None and cell is not None)
+        lasts = rule.on.blind is not None or rule.on.ends is not None
+        begun = any(one.hits for one in found) or (lasts and cell is not None)
         pending = begun and self._run.phase in rule.during
         return Subject(
             id=key.removeprefix(_CELL).rstrip("|"),
@@ -184,6 +186,8 @@ class Explainer:
         waits += self._unseen(rule, cell)
         if rule.on.absence is not None:
             return waits + self._absence(rule, None if waits else cell)
+        if rule.on.ends is not None and cell is not None and cell.due is not None:
+            waits.append(f"fires at {cell.due:%Y-%m-%d %H:%M:%S} UTC unless it ends before")
         if series is not None:
             waits += [words for words in (f"{series.seen} values have come", usual(rule, series)) if words]
         return waits if begun else [*waits, "nothing that it looks for has come, or not lately"]

@@ -12,7 +12,7 @@ from rules.pattern import Duration, Pattern
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=80)]
 Label: TypeAlias = Literal[
-    "env", "agent", "rank", "node", "role", "pid", "source", "error", "metric", "series", "process"
+    "env", "agent", "rank", "node", "role", "pid", "source", "error", "metric", "series", "process", "id"
 ]
 """What a rule can be held per: an alert for each value."""
 
@@ -31,8 +31,11 @@ class LogTrigger(Table, frozen=True, kw_only=True):
     """Is found in the text; a list means any of these."""
     not_: Pattern | None = msgspec.field(default=None, name="not")
     """And this is not."""
+    until: Pattern | None = None
+    """It has begun, and ends with a record in which this is found; what it takes meanwhile is judged by `for`."""
     component: list[Component] = []
     level: list[Level] = []
+    """Of the records in which the pattern is found."""
 
 
 class RolloutTrigger(Table, frozen=True, kw_only=True):
@@ -120,6 +123,11 @@ class Trigger(Table, frozen=True, kw_only=True):
         return next(name for name in TRIGGERS if getattr(self, name) is not None)
 
     @property
+    def ends(self) -> Pattern | None:
+        """What ends that which a record has begun; `None` if the rule does not wait for an end."""
+        return self.log.until if self.log is not None else None
+
+    @property
     def subject(self) -> list[Label]:
         """The labels that tell one alert from another; of blindness always the source, of metrics the series."""
         more: list[Label] = ["source"] if self.blind is not None else ["series"] if self.metric is not None else []
@@ -181,7 +189,7 @@ class Escalation(Table, frozen=True, kw_only=True):
     fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     """That share of what the trigger's kind brings are hits, `over` a time, of `at_least` so many."""
     for_: Duration | None = msgspec.field(default=None, name="for")
-    """Of absence and blindness: that long."""
+    """Of absence, blindness, and what has begun and not ended: that long."""
     pace: OwnPace | None = None
     """Of absence: longer than the run's own pace lets expect."""
     within: Duration | None = None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.alerts import Component, Evidence, Notification, Severity, worst_severity
-from rules.alerting import summary
 from rules.rows import Cell, Incident, Notice, Outgoing, Records
+from rules.summaries import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

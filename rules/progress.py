@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Evidence, Severity
 from pipeline.events import EPOCH
+from rules.alerting import LOOK_AGAIN
 from rules.facts import Fact
 from rules.rows import Moved, push
 from rules.windows import percentile
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from rules.rule_file import Clock
     from rules.rulebook import Rulebook
     from rules.state import State
-
-_LOOK_AGAIN = timedelta(seconds=10)
-"""While a source is blind, absence is looked at again that much later."""
 
 
 class Progress:
@@ -86,7 +84,7 @@ class Progress:
         if not self._alerts.admits(rule, at):
             held, due = [], None
         elif held and blind:
-            held, due = [], at + _LOOK_AGAIN
+            held, due = [], at + LOOK_AGAIN
         severity = max(held, key=SEVERITIES.index, default=None)
         self._alerts.lasts(rule, self._fact(rule, at), at, severity, due)
 

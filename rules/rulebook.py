@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,16 @@ class Origin(msgspec.Struct, frozen=True):
     component: Component
     labels: dict[str, str]
     copies: str | None = None
+
+
+class Found(NamedTuple):
+    """What is found in a text."""
+
+    milestones: list[Milestone]
+    rules: list[Rule]
+    """About logs, whose pattern is found."""
+    ended: list[Rule]
+    """That wait for such a text as an end."""
 
 
 class Rulebook:
@@ -55,6 +65,7 @@ class Rulebook:
         self._metrics: dict[str, list[Rule]] = {}
         texts = [(("milestone", m.name), m.pattern) for m in self.milestones]
         texts += [(("rule", r.name), r.on.log.pattern) for r in self.by_trigger["log"] if r.on.log]
+        texts += [(("end", r.name), r.on.ends) for r in self.by_trigger["log"] if r.on.ends]
         self._texts = PatternSet(texts)
         self._milestones = {m.name: m for m in self.milestones}
         known = [one for file in files for one in file.known]
@@ -66,12 +77,12 @@ class Rulebook:
             self._origins[path] = next((o for file in self._files if (o := _origin(file, path))), None)
         return self._origins[path]
 
-    def matches(self, text: str, component: Component) -> tuple[list[Milestone], list[Rule]]:
-        """Return the milestones and the log rules whose pattern is found in *text*."""
+    def matches(self, text: str, component: Component) -> Found:
+        """Return what is found in *text*, a record of *component*."""
         found = self._texts.matches(text)
         milestones = [self._milestones[name] for kind, name in found if kind == "milestone"]
-        rules = [self.rules[name] for kind, name in found if kind == "rule"]
-        return [m for m in milestones if not m.component or component in m.component], rules
+        rules, ended = ([self.rules[name] for kind, name in found if kind == wanted] for wanted in ("rule", "end"))
+        return Found([m for m in milestones if not m.component or component in m.component], rules, ended)
 
     def is_known(self, text: str) -> bool:
         """Tell whether *text* is known to be harmless."""

@@ -23,6 +23,16 @@ def matches_log(rule: Rule, fact: Fact) -> dict[str, str] | None:
     return trigger.pattern.search(fact.text)
 
 
+def ends_log(rule: Rule, fact: Fact) -> dict[str, str] | None:
+    """Return the named groups of what ends that which the rule waits for, if the record does."""
+    trigger = rule.on.log
+    if trigger is None or trigger.until is None:
+        return None
+    if trigger.component and fact.component not in trigger.component:
+        return None
+    return trigger.until.search(fact.text)
+
+
 def matches_rollout(rule: Rule, event: Rollout) -> bool | None:
     """Tell whether the rollout is a hit; `None` if it is not even one that the rule counts."""
     trigger = rule.on.rollout

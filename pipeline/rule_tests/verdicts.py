@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.alerts import Component, IncidentSummary, Severity, Summary
-from rules.alerting import summary
 from rules.pattern import Duration
 from rules.rows import Cell
 from rules.state import State
+from rules.summaries import summary
 
 if TYPE_CHECKING:
     from datetime import datetime
