@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from pipeline.config import Config, load_rules
 from pipeline.events import Event, LogRecord, Metrics, Rollout, Sample
 from rules.engine import Engine
-from rules.model import Escalation, LogTrigger, Rule, Trigger
+from rules.escalation import Escalation
+from rules.model import LogTrigger, Rule, Trigger
 from rules.pattern import Duration, Pattern
 from rules.rule_file import RuleFile
 from rules.rulebook import Rulebook

@@ -25,13 +25,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from pipeline.config import Config, load_rules
 from pipeline.rule_tests.running import Case, Loaded, cases, judge_case, load_tests, shipped
 from rules.load import decode
-from rules.model import Escalation, OwnPace, Rule
+from rules.model import Rule
 from rules.pattern import Duration, Pattern
 from rules.rule_file import RuleFile
 from rules.rulebook import Rulebook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rules.escalation import Escalation, OwnPace
 
 BUILTIN = Path(__file__).parent.parent / "rules" / "builtin"
 FACTORS = (10.0, 0.1)

@@ -13,9 +13,10 @@ import msgspec
 
 import rules
 from rules.load import BadFile, decode
-from rules.model import Name, Rule
+from rules.model import Rule
 from rules.pattern import Duration, printable, quoted
 from rules.rule_file import RuleFile
+from rules.table import Name
 from sinks import SinkOptions
 
 if TYPE_CHECKING:

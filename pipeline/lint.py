@@ -14,7 +14,8 @@ import msgspec
 
 from pipeline.lint_tables import table_faults
 from rules.conditions import clearing
-from rules.model import TRIGGERS, WORDS, Escalation, Rule
+from rules.escalation import WORDS, Escalation
+from rules.model import TRIGGERS, Rule
 from rules.pattern import Duration, Pattern, quoted
 from rules.rule_file import File, RuleFile
 from rules.rulebook import Rulebook

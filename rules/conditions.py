@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Severity
 from pipeline.events import EPOCH
-from rules.model import Clear, Escalation, Rule
+from rules.escalation import Clear, Escalation
 from rules.pattern import Duration
 from rules.windows import Buckets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rules.model import Rule
     from rules.rows import Cell
 
 QUIET = Clear(quiet=Duration("15m"))

@@ -9,12 +9,13 @@ import msgspec
 
 from pipeline.alerts import Severity
 from rules import conditions
-from rules.model import Baseline
+from rules.escalation import Baseline
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rules.model import Escalation, Rule
+    from rules.escalation import Escalation
+    from rules.model import Rule
     from rules.rows import Cell, Series
 
 _PLAIN = Baseline()

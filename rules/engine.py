@@ -77,8 +77,10 @@ class Engine:
         checkin_every_s: float = 3600.0,
         announce_from: datetime | None = None,
     ) -> None:
-        self._book, self._state = book, State(rows)
+        book = self._book = book.of_one_run()
+        self._state = State(rows)
         self._run = self._state.get(Run, "run") or Run()
+        book.configure(self._run.config)
         self._decisions: list[Decision] = []
         say = self._decisions.append
         self._alerts = Alerts(self._state, book, self._run, say)
@@ -173,6 +175,7 @@ class Engine:
                 self._begin(event, at)
             case RunConfigured():
                 self._run.config = event
+                self._book.configure(event)
             case LogRecord():
                 if event.attempt is None or event.attempt >= self._run.attempt:
                     self._text(facts.of_log(event, self._book), at)

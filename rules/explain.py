@@ -92,8 +92,9 @@ class Explainer:
     """Answers questions about the rows of an engine, at the time of its clock."""
 
     def __init__(self, state: State, book: Rulebook) -> None:
-        self._state, self._book = state, book
+        self._state, self._book = state, book.of_one_run()
         self._run = state.get(Run, "run") or Run()
+        self._book.configure(self._run.config)
         self._sources = Sources(state, book, Alerts(state, book, self._run, lambda _: None))
 
     def alerts(self) -> list[Subject]:

@@ -6,19 +6,16 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from pipeline.alerts import Component, Health, Phase, Severity
+from pipeline.alerts import Component, Health, Phase
 from pipeline.events import Level, Role
-from rules.pattern import Duration, Pattern
+from rules.escalation import Baseline, Clear, Escalation
+from rules.pattern import Pattern
+from rules.table import Name, Table
 
-Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=80)]
 Label: TypeAlias = Literal[
     "env", "agent", "rank", "node", "role", "pid", "source", "error", "metric", "series", "process", "id"
 ]
 """What a rule can be held per: an alert for each value."""
-
-
-class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a rule file; an unknown key in it is an error."""
 
 
 # ── triggers: which events a rule looks at ───────────────────────────────────────────────────────
@@ -143,125 +140,6 @@ class Trigger(Table, frozen=True, kw_only=True):
 
 
 TRIGGERS = ("log", "rollout", "metric", "process", "absence", "blind")
-
-
-# ── escalation and clearing ──────────────────────────────────────────────────────────────────────
-
-
-class OwnPace(Table, frozen=True, kw_only=True):
-    """A duration taken from the run's own history: *times* the percentile of its last ordinary steps."""
-
-    at_least: Duration
-    times: Annotated[float, msgspec.Meta(gt=0)]
-    percentile: Annotated[float, msgspec.Meta(gt=0, le=100)] = 95.0
-    last: Annotated[int, msgspec.Meta(ge=3, le=60)] = 20
-    warm_up: Annotated[int, msgspec.Meta(ge=1)] = 5
-    """Ordinary steps before there is a history; until then the time-out of a stage that goes on holds."""
-    early_times: Annotated[float, msgspec.Meta(gt=0)] = 8.0
-    early_at_least: Duration = Duration("8m")
-    """With no such stage: that many times the longest step so far, whatever was in it."""
-    otherwise: Duration
-    """Before the second step."""
-
-
-class Baseline(Table, frozen=True, kw_only=True):
-    """What is usual for a series: the median of its past values, those left out that were hits."""
-
-    values: Annotated[int, msgspec.Meta(ge=3, le=60)] = 20
-    frozen: bool = False
-    """The first ones, for good; else the last ones, which follow what drifts slowly."""
-    skip: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Values at the beginning that say nothing yet."""
-    warm_up: Annotated[int, msgspec.Meta(ge=2, le=60)] = 8
-    """Values before there is a past to compare with."""
-
-
-class Escalation(Table, frozen=True, kw_only=True):
-    """When a rule holds, and how severe that is. Exactly one of the words of `WORDS`."""
-
-    severity: Severity
-    immediately: Literal[True] | None = None
-    """At the first hit."""
-    persistent: Annotated[int, msgspec.Meta(ge=2, le=100_000)] | None = None
-    """That many hits `within` a time."""
-    growing: Annotated[int, msgspec.Meta(ge=2, le=30)] | None = None
-    """More hits in each of that many spans of `within` than in the one before it."""
-    fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    """That share of what the trigger's kind brings are hits, `over` a time, of `at_least` so many."""
-    for_: Duration | None = msgspec.field(default=None, name="for")
-    """Of absence, blindness, and what has begun and not ended: that long."""
-    pace: OwnPace | None = None
-    """Of absence: longer than the run's own pace lets expect."""
-    within: Duration | None = None
-    over: Duration | None = None
-    at_least: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    of: Literal["rollouts"] = "rollouts"
-    nan: Literal[True] | None = None
-    """Of metrics: a hit is a value that is not a number."""
-    above: float | None = None
-    """Of metrics: a hit is a value above this."""
-    below: float | None = None
-    """Of metrics: a hit is a value below this."""
-    spike: Annotated[float, msgspec.Meta(gt=1)] | None = None
-    """Of metrics: a hit is a value more than that many times the usual one, and out of its spread."""
-    drop: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    """Of metrics: a hit is a value that has lost more than this share of the usual one, and is out of its spread."""
-    deviation: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Of metrics: a hit is a value more than that many (robust) standard deviations from the usual one."""
-    reaches: float | None = None
-    """Of metrics: a hit is a value on its way to this one, which it reaches within the time of `ahead`."""
-    ahead: Duration | None = None
-    of_last: Annotated[int, msgspec.Meta(ge=1, le=60)] | None = None
-    """Of metrics: `persistent` counts hits among that many values, instead of `within` a time."""
-
-    def __post_init__(self) -> None:
-        """Refuse none or several of the words, and a word without what it needs."""
-        given = [key for key, name in WORDS.items() if getattr(self, name) is not None]
-        if len(given) != 1:
-            message = f"give exactly one of {', '.join(WORDS)}; here: {' and '.join(given) or 'none'}"
-            raise ValueError(message)
-        needs = {
-            "persistent": [] if self.of_last else ["within"],
-            "growing": ["within"],
-            "fraction": ["over", "at_least"],
-        }.get(given[0], [])
-        if (self.reaches is None) != (self.ahead is None):
-            needs = [*needs, "reaches", "ahead"]
-        if missing := [key for key in needs if getattr(self, key) is None]:
-            message = f'"{given[0]}" needs {" and ".join(missing)}'
-            raise ValueError(message)
-
-
-WORDS = {
-    "immediately": "immediately",
-    "persistent": "persistent",
-    "growing": "growing",
-    "fraction": "fraction",
-    "for": "for_",
-    "pace": "pace",
-}
-
-
-class Clear(Table, frozen=True, kw_only=True):
-    """When an alert resolves. Without it: logs and metrics after a quiet quarter of an hour, the rest as it ends."""
-
-    quiet: Duration | None = None
-    """No hit for that long, while the source sees."""
-    fraction: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
-    """The share is below this `for` that long."""
-    for_: Duration | None = msgspec.field(default=None, name="for")
-    attempt: Literal[True] | None = None
-    """Only with the next launch."""
-
-    def __post_init__(self) -> None:
-        """Refuse none, or more than one."""
-        given = [key for key in ("quiet", "fraction", "attempt") if getattr(self, key) is not None]
-        if len(given) != 1:
-            message = f"give exactly one of quiet, fraction, attempt; here: {' and '.join(given) or 'none'}"
-            raise ValueError(message)
-        if self.fraction is not None and self.for_ is None:
-            message = '"fraction" needs for'
-            raise ValueError(message)
 
 
 class Rule(Table, frozen=True, kw_only=True):

@@ -15,7 +15,8 @@ from rules.windows import percentile
 if TYPE_CHECKING:
     from pipeline.alerts import Component
     from rules.alerting import Alerts
-    from rules.model import Escalation, OwnPace, Rule
+    from rules.escalation import Escalation, OwnPace
+    from rules.model import Rule
     from rules.rows import Run
     from rules.rule_file import Clock
     from rules.rulebook import Rulebook

@@ -8,8 +8,9 @@ import msgspec
 
 from pipeline.alerts import Component, Phase, Severity
 from pipeline.events import Role
-from rules.model import Name, Rule, Table
+from rules.model import Rule
 from rules.pattern import Duration, Pattern
+from rules.table import Name, Table
 
 
 class Milestone(Table, frozen=True, kw_only=True):

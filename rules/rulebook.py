@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from pipeline.alerts import Component
+from rules.own_config import refers, resolved
 from rules.pattern import Pattern, PatternSet
 from rules.rule_file import Cascade, Clock, Components, File, Match, Milestone, Notify, PhaseStart, RuleFile, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pipeline.events import RunConfigured
     from rules.model import MetricTrigger, Rule
 
 _NAMES_KEPT = 20_000
@@ -68,8 +71,25 @@ class Rulebook:
         texts += [(("end", r.name), r.on.ends) for r in self.by_trigger["log"] if r.on.ends]
         self._texts = PatternSet(texts)
         self._milestones = {m.name: m for m in self.milestones}
+        self._referring = [rule for rule in named.values() if refers(rule)]
         known = [one for file in files for one in file.known]
         self._known = PatternSet([(number, one.pattern) for number, one in enumerate(known)])
+
+    def of_one_run(self) -> Rulebook:
+        """Return the same rules, for one run to `configure`."""
+        mine = copy(self)
+        mine.rules, mine.by_trigger = dict(self.rules), defaultdict(list, self.by_trigger)
+        return mine
+
+    def configure(self, config: RunConfigured | None) -> None:
+        """Take from the run's config the thresholds that rules refer to."""
+        if config is None or not self._referring:
+            return
+        self._metrics = {}  # names their rules as they were
+        for rule in self._referring:
+            now, of_kind = self.rules[rule.name], self.by_trigger[rule.on.kind]
+            self.rules[rule.name] = made = resolved(rule, config)
+            self.by_trigger[rule.on.kind] = [made if one is now else one for one in of_kind]
 
     def origin(self, path: str) -> Origin | None:
         """Return whose log the file at *path* is; `None` of an unknown one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rules import facts
-from rules.model import Baseline
+from rules.escalation import Baseline
 from rules.rows import Series, push
 
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from pipeline.events import DiskSpace, Metrics, Sample
     from rules.alerting import Alerts
+    from rules.escalation import Escalation
     from rules.facts import Fact
-    from rules.model import Escalation, Rule
+    from rules.model import Rule
     from rules.rulebook import Rulebook
     from rules.state import State
 

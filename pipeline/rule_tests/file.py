@@ -29,9 +29,9 @@ from pipeline.rule_tests.given import (
     Origin,
     Times,
 )
-from rules.model import Name, Table
 from rules.pattern import Duration, quoted
 from rules.rule_file import RuleFile
+from rules.table import Name, Table
 
 
 class ExpectedAlert(Table, frozen=True, kw_only=True):

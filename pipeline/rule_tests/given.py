@@ -11,8 +11,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from pipeline.events import Level, Role
-from rules.model import Table
 from rules.pattern import Duration, quoted
+from rules.table import Table
 
 Writer: TypeAlias = Literal["trainer", "orchestrator", "evaluator"]
 Origin: TypeAlias = Literal["kernel", "scheduler", "cgroup", "launcher"]
@@ -165,6 +165,7 @@ class GivenConfig(Table, frozen=True, kw_only=True):
     max_steps: int | None = None
     batch_size: int | None = None
     group_size: int | None = None
+    seq_len: int | None = None
     checkpoint_interval: int | None = None
     eval_interval: int | None = None
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from rules import conditions
+from rules.escalation import Clear
 from rules.load import decode
-from rules.model import Clear, Rule
+from rules.model import Rule
 from rules.pattern import Duration
 from rules.rule_file import RuleFile
 
