@@ -69,7 +69,10 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
             escalate = [changed if i == j else other for j, other in enumerate(rule.escalate)]
             kind = "severity" if what.startswith("severity") else "threshold"
             yield Mutant(kind, f"escalate[{i}].{what}", msgspec.structs.replace(rule, escalate=escalate))
-    yield Mutant("restart", f"restart = {not rule.restart}", msgspec.structs.replace(rule, restart=not rule.restart))
+    if not rule.silent:  # no incident has it
+        yield Mutant(
+            "restart", f"restart = {not rule.restart}", msgspec.structs.replace(rule, restart=not rule.restart)
+        )
 
 
 def _patterns(rule: Rule) -> Iterator[Mutant]:

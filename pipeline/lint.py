@@ -38,6 +38,7 @@ _FIGURES = {
     "process": {"node", "role", "pid", "source", "exit_code"},
     "absence": {"minutes", "seen"},
     "blind": {"source", "reason"},
+    "together": {"parts", "minutes"},
 }
 """By the kind of trigger: what its facts say."""
 _HOLDS_BY = {
@@ -47,6 +48,7 @@ _HOLDS_BY = {
     "process": {"immediately", "persistent", "growing"},
     "absence": {"for", "pace"},
     "blind": {"for"},
+    "together": {"immediately", "for"},
 }
 _OF_VALUES = ("nan", "above", "below", "spike", "drop", "deviation", "reaches")
 _OF_BASELINE = ("spike", "drop", "deviation")
@@ -172,7 +174,7 @@ def _clearing(rule: Rule) -> Iterator[Fault]:
     fractions = [e.fraction for e in rule.escalate if e.fraction is not None]
     if clear is None or rule.clear is None:
         return
-    if rule.on.kind in ("absence", "blind") or rule.on.ends:
+    if rule.on.lasts:
         yield ("clear",), f"what ends {rule.on.kind} resolves it; clear says nothing here"
     elif clear.fraction is not None and not fractions:
         yield ("clear",), "it never clears: it measures no fraction"

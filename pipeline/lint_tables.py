@@ -26,6 +26,7 @@ def table_faults(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
         for key in ("begins", "ends"):
             for j, name in enumerate(getattr(stage, key)):
                 yield from _unknown(("stage", i, key, j), name, passed, "milestone or clock")
+    yield from _together(file, book)
     for i, rule in enumerate(file.rule):
         absence = rule.on.absence
         for j, name in enumerate(absence.of if absence else ()):
@@ -42,6 +43,22 @@ def _cascades(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
         for side in ("cause", "effect"):
             for j, mode in enumerate(getattr(cascade, side).mode):
                 yield from _unknown(("cascade", i, side, "mode", j), mode, modes, "rule's failure mode")
+
+
+def _together(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
+    modes = {rule.failure_mode for rule in book.rules.values()}
+    named = {mode for rule in book.rules.values() if rule.on.together for mode in rule.on.together.modes}
+    for i, rule in enumerate(file.rule):
+        for j, mode in enumerate(rule.on.together.modes if rule.on.together else ()):
+            where: Path = ("rule", i, "on", "together", "modes", j)
+            yield from _unknown(where, mode, modes, "rule's failure mode")
+            if mode == rule.failure_mode:
+                yield where, f'rule "{rule.name}" waits for its own failure mode'
+        if rule.silent and rule.failure_mode not in named:
+            yield (
+                ("rule", i, "silent"),
+                f'rule "{rule.name}": nobody is told of it, and no rule is about it together with others',
+            )
 
 
 def _phases(file: RuleFile, book: Rulebook, passed: set[str]) -> Iterator[tuple[Path, str]]:

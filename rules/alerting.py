@@ -40,6 +40,8 @@ class Alerts:
         self._firing = {key for key, cell in state.every(Cell) if cell.severity is not None}
         self._healths: list[Health] | None = None
         """Asked for after each event; `None` when what fires has changed."""
+        self.changes = 0
+        """How often what fires has changed."""
 
     def admits(self, rule: Rule, time: datetime) -> bool:
         """
@@ -119,9 +121,12 @@ class Alerts:
         self.resolve(self.key(rule, fact), at)
         key, cell = self._cell(rule, fact)
         cell.count, cell.since, cell.last_hit, cell.fields = 1, at, at, _clipped(fact.labels)
-        cell.due = conditions.lasted(rule, at, at)[1]
         self._keep(key, fact.evidence)
-        self._state.put(key, cell)
+        self.overdue(key, rule, cell, at, blind=False)
+
+    def has_begun(self, rule: Rule, fact: Fact) -> bool:
+        """Tell whether that has begun and not ended."""
+        return self.key(rule, fact) in self._state.rows
 
     def end(self, rule: Rule, fact: Fact, at: datetime) -> None:
         """Note that what the rule waits for the end of has ended."""
@@ -159,7 +164,7 @@ class Alerts:
         if cell is None or cell.severity is None:
             self.forget(key)
             return
-        if rule is not None:  # it may have been taken out of the rules since
+        if rule is not None and not rule.silent:  # it may have been taken out of the rules since
             self._alert(key, rule, cell, at, firing=False)
         self.forget(key)
         self.incidents.resolved(cell.incident, key, at)
@@ -174,6 +179,7 @@ class Alerts:
         if key in self._firing:
             self._firing.discard(key)
             self._healths = None
+            self.changes += 1
         self._state.drop(key)
         self._state.drop(f"evidence|{key}")
 
@@ -190,6 +196,11 @@ class Alerts:
             cell.due = conditions.clears_at(rule, cell, seen_since=at)
             self._state.put(key, cell)
 
+    def firing(self) -> list[tuple[str, Cell]]:
+        """Return what fires, by key."""
+        cells = [(key, self._state.get(Cell, key)) for key in sorted(self._firing)]
+        return [(key, cell) for key, cell in cells if cell is not None]
+
     def fires(self, rule: Rule, fact: Fact) -> bool:
         """Tell whether the rule fires for the fact's subject."""
         return self.key(rule, fact) in self._firing
@@ -203,7 +214,8 @@ class Alerts:
         if self._healths is None:
             cells = [cell for key in self._firing if (cell := self._state.get(Cell, key)) is not None]
             rules = self._book.rules
-            self._healths = [rules[c.rule].health for c in cells if c.severity != "info" and c.rule in rules]
+            told = [rules[c.rule] for c in cells if c.severity != "info" and c.rule in rules]
+            self._healths = [rule.health for rule in told if not rule.silent]
         return self._healths
 
     def _cell(self, rule: Rule, fact: Fact) -> tuple[str, Cell]:
@@ -242,7 +254,10 @@ class Alerts:
         cell.severity, cell.fired = severity, cell.fired or at
         self._firing.add(key)
         self._healths = None
+        self.changes += 1
         self._state.put(key, cell)
+        if rule.silent:
+            return
         cell.incident = self.incidents.place(key, rule, cell, at)
         self._alert(key, rule, cell, at, firing=True)
         self.incidents.revise(cell.incident, at)

@@ -44,7 +44,7 @@ def clearing(rule: Rule) -> Clear | None:
     """Return when a rule's alerts resolve; `None` if what began them has to end."""
     if rule.clear is not None:
         return rule.clear
-    if rule.on.kind in ("absence", "blind") or rule.on.ends:
+    if rule.on.lasts:
         return None
     if rule.on.kind == "process":
         return Clear(attempt=True)
@@ -85,7 +85,8 @@ def _holds(escalation: Escalation, i: int, cell: Cell, at: datetime) -> bool:
 
 def lasted(rule: Rule, since: datetime, at: datetime) -> tuple[Severity | None, datetime | None]:
     """Return how severely a state that began at *since* holds at *at*, and when that may change."""
-    starts = [(since + timedelta(seconds=e.for_), e.severity) for e in rule.escalate if e.for_ is not None]
+    spans = [(0.0 if e.immediately else e.for_, e.severity) for e in rule.escalate]
+    starts = [(since + timedelta(seconds=span), severity) for span, severity in spans if span is not None]
     held = [severity for start, severity in starts if start <= at]
     return max(held, key=SEVERITIES.index, default=None), min((s for s, _ in starts if s > at), default=None)
 

@@ -42,6 +42,7 @@ from rules.reports import Reports
 from rules.rows import Cell, Copies, Process, Run, Unknown
 from rules.sources import Sources
 from rules.state import State
+from rules.together import Together
 from rules.triggers import ends_log, matches_log, matches_process, matches_rollout
 from rules.values import Values
 
@@ -88,6 +89,7 @@ class Engine:
         self._sources = Sources(self._state, book, self._alerts)
         self._values = Values(self._state, book, self._alerts)
         self._phases = Phases(self._state, book, self._run, self._alerts, self._progress, self._sources)
+        self._together = Together(self._state, book, self._alerts)
         self._reports = Reports(self._state, book, self._run, self._decisions, checkin_every_s, announce_from)
 
     @property
@@ -159,7 +161,7 @@ class Engine:
             self._progress.overdue(rule, self.clock, blind=blind)
         elif rule is not None and kind == "blind":
             self._sources.lasting(rule, cell.labels.get("source", ""), self.clock)
-        elif rule is not None and rule.on.ends:
+        elif rule is not None and rule.on.lasts:
             self._alerts.overdue(key, rule, cell, self.clock, blind=blind)
         else:
             self._alerts.timer(key, cell, self.clock, blind=blind)
@@ -272,8 +274,9 @@ class Engine:
         self._phases.process(event, at)
 
     def _say_health(self) -> None:
-        """Say health and phase if either has changed, then what people are told of it all."""
+        """Say health and phase if either has changed, once all that fires is known; then what people are told."""
         run = self._run
+        self._together.follow(self.clock)
         health = self._health()
         if (health, run.phase) != (run.health, run.said):
             run.health, run.said = health, run.phase

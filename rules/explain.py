@@ -99,7 +99,8 @@ class Explainer:
 
     def alerts(self) -> list[Subject]:
         """Return what fires, then what may fire yet."""
-        found = [self._subject(key, self._book.rules[cell.rule]) for key, cell in self._known()]
+        told = [(key, self._book.rules[cell.rule]) for key, cell in self._known()]
+        found = [self._subject(key, rule) for key, rule in told if not rule.silent]
         firing = [one for one in found if one.state == "firing"]
         pending = [one for one in found if one.state == "pending"]
         return [*sorted(firing, key=lambda one: (one.since or self._run.clock, one.id)), *pending]
@@ -155,7 +156,7 @@ class Explainer:
         at, records = self._run.clock, self._state.get(Records, f"evidence|{key}")
         found = [condition(rule, number, cell, series, at) for number in range(len(rule.escalate))]
         firing = cell is not None and cell.severity is not None
-        lasts = rule.on.blind is not None or rule.on.ends is not None
+        lasts = rule.on.lasts and rule.on.absence is None
         begun = any(one.hits for one in found) or (lasts and cell is not None)
         pending = begun and self._run.phase in rule.during
         return Subject(
@@ -187,7 +188,9 @@ class Explainer:
         waits += self._unseen(rule, cell)
         if rule.on.absence is not None:
             return waits + self._absence(rule, None if waits else cell)
-        if rule.on.ends is not None and cell is not None and cell.due is not None:
+        if rule.on.together is not None:
+            waits.append(f"alerts of {' and '.join(rule.on.together.modes)} at the same time")
+        if rule.on.lasts and cell is not None and cell.due is not None:
             waits.append(f"fires at {cell.due:%Y-%m-%d %H:%M:%S} UTC unless it ends before")
         if series is not None:
             waits += [words for words in (f"{series.seen} values have come", usual(rule, series)) if words]

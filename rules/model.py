@@ -103,6 +103,12 @@ class BlindTrigger(Table, frozen=True, kw_only=True):
     """Sinks instead of sources."""
 
 
+class TogetherTrigger(Table, frozen=True, kw_only=True):
+    """Alerts of each of these failure modes fire, whatever they are about."""
+
+    modes: Annotated[list[Name], msgspec.Meta(min_length=2)]
+
+
 class Trigger(Table, frozen=True, kw_only=True):
     """Exactly one kind of event, and what there is an alert per."""
 
@@ -112,6 +118,7 @@ class Trigger(Table, frozen=True, kw_only=True):
     process: ProcessTrigger | None = None
     absence: AbsenceTrigger | None = None
     blind: BlindTrigger | None = None
+    together: TogetherTrigger | None = None
     per: list[Label] = []
 
     @property
@@ -123,6 +130,11 @@ class Trigger(Table, frozen=True, kw_only=True):
     def ends(self) -> Pattern | None:
         """What ends that which a record has begun; `None` if the rule does not wait for an end."""
         return self.log.until if self.log is not None else None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is about a state, which ends by itself, rather than about hits."""
+        return self.kind in {"absence", "blind", "together"} or self.ends is not None
 
     @property
     def subject(self) -> list[Label]:
@@ -139,7 +151,7 @@ class Trigger(Table, frozen=True, kw_only=True):
             raise ValueError(message)
 
 
-TRIGGERS = ("log", "rollout", "metric", "process", "absence", "blind")
+TRIGGERS = ("log", "rollout", "metric", "process", "absence", "blind", "together")
 
 
 class Rule(Table, frozen=True, kw_only=True):
@@ -164,3 +176,5 @@ class Rule(Table, frozen=True, kw_only=True):
     """While it fires with `warning` or more."""
     restart: bool = False
     """Whether the same command is likely to get further."""
+    silent: bool = False
+    """Nobody is told of its alerts: they are parts of what a rule about several looks at."""

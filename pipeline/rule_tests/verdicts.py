@@ -27,6 +27,7 @@ class Firing(msgspec.Struct, frozen=True):
     component: Component
     subject: dict[str, str]
     summary: str
+    silent: bool
 
     def __str__(self) -> str:
         subject = "".join(f" {name}={value}" for name, value in self.subject.items())
@@ -42,12 +43,11 @@ class Standing(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, run: Summary, book: Rulebook, rows: dict[str, bytes]) -> Standing:
         """Return what an engine with *rows* makes of its run."""
+        cells = [(cell, cell.severity, book.rules[cell.rule]) for _, cell in State(rows).every(Cell)]
         firing = [
-            Firing(
-                cell.rule, cell.severity, cell.component, cell.labels, summary(book.rules[cell.rule], cell, run.time)
-            )
-            for _, cell in State(rows).every(Cell)
-            if cell.severity is not None
+            Firing(rule.name, severity, cell.component, cell.labels, summary(rule, cell, run.time), rule.silent)
+            for cell, severity, rule in cells
+            if severity is not None
         ]
         return cls(run, firing)
 
@@ -75,7 +75,7 @@ def _of_alerts(expected: Expectation, standing: Standing) -> list[str]:
         else:
             left.remove(met)
     if expected.firing is not None and expected.only:
-        found += [f"+ firing {one}" for one in left]
+        found += [f"+ firing {one}" for one in left if not one.silent]
     elif found:
         found += [f"+ firing {one}" for one in left if one.rule in {alert.rule for alert in expected.firing or ()}]
     return found + [f"- quiet {one.rule}\n+ firing {one}" for one in standing.firing if one.rule in expected.quiet]

@@ -27,6 +27,8 @@ LOG = '{ log = { pattern = "own" } }'
 METRIC = '{ metric = { name = ["own"] } }'
 PHASE = '[[phase]]\nname = "running"\nfrom = ["starting"]\n'
 ABSENCE = '{ absence = { of = ["trained"] } }'
+UNTIL = '{ log = { pattern = "own", until = "done" } }'
+LASTS = '{ severity = "info", for = "5m" }'
 NOW = '{ severity = "info", immediately = true }'
 
 
@@ -76,6 +78,21 @@ def test_the_rules_that_ship_are_clean() -> None:
         (rule(escalate='{ severity = "info", for = "5m" }'), 8, '"for" never holds for log'),
         (rule(escalate='{ severity = "info", persistent = 2, within = "5s" }'), 8, 'within = "5s" is shorter than'),
         (rule(escalate='{ severity = "info", immediately = true, above = 2.0 }'), 8, '"above" is of metrics'),
+        (rule(UNTIL), 8, '"immediately" never holds for log with until: use for'),
+        (rule(UNTIL.replace("done", "x*"), LASTS), 7, '"x*" is found in every text'),
+        (rule(UNTIL, LASTS, more='clear = { quiet = "5m" }'), 9, "what ends log resolves it"),
+        (rule(LOG, summary="{minutes}"), 5, 'its summary names "{minutes}"'),
+        (rule(LOG, more="silent = true"), 9, "nobody is told of it"),
+        (rule('{ together = { modes = ["stall", "stal"] } }'), 7, '"stal" is no rule\'s failure mode; did you mean'),
+        (rule('{ together = { modes = ["stall", "own"] } }'), 7, "waits for its own failure mode"),
+        (
+            rule(
+                '{ together = { modes = ["stall", "cuda-oom"] } }',
+                '{ severity = "info", pace = { at_least = "5m", times = 3.0, otherwise = "1h" } }',
+            ),
+            8,
+            '"pace" never',
+        ),
         (rule(METRIC), 8, "it says of no value that it is a hit"),
         (rule(METRIC, '{ severity = "info", above = 1.0, persistent = 4, of_last = 3 }'), 8, "4 hits among 3 values"),
         (rule(more="clear = { fraction = 0.5, for = '1m' }"), 9, "it never clears: it measures no fraction"),
