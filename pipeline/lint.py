@@ -7,12 +7,11 @@ that a run would use.
 
 from __future__ import annotations
 
-from string import Formatter
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from pipeline.lint_tables import table_faults
+from pipeline.lint_tables import named_in, table_faults
 from rules.conditions import clearing
 from rules.escalation import WORDS, Escalation
 from rules.model import TRIGGERS, Rule
@@ -126,7 +125,7 @@ def _figures(rule: Rule, logs: Sequence[File]) -> Iterator[Fault]:
             yield ("on", "per", i), f'{rule.on.kind} events have no "{label}": all are one subject'
     if any(escalation.fraction is not None for escalation in rule.escalate):
         known |= {"hits", "total", "fraction"}
-    for name in _named(rule.summary):
+    for name in named_in(rule.summary):
         if name not in known | _ALWAYS_KNOWN:
             known_names = ", ".join(sorted(known | _ALWAYS_KNOWN))
             yield ("summary",), f'its summary names "{{{name}}}", which is never known; known are {known_names}'
@@ -139,14 +138,6 @@ def _captured(rule: Rule, logs: Sequence[File]) -> set[str]:
         return set()
     mine = [file for file in logs if not log.component or file.component in log.component]
     return {name for pattern in (log.pattern, *(file.path for file in mine)) for name, _ in pattern.groups}
-
-
-def _named(summary: str) -> list[str]:
-    """Return the names in a summary; of one that is no format, the whole."""
-    try:
-        return [name for _, name, _, _ in Formatter().parse(summary) if name is not None]
-    except ValueError:
-        return [summary]
 
 
 def _escalation(rule: Rule, escalation: Escalation) -> Iterator[str]:

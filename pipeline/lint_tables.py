@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from difflib import get_close_matches
+from string import Formatter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
     from rules.toml_lines import Path
 
 _FIRST_PHASE = "starting"
+
+
+def named_in(text: str) -> list[str]:
+    """Return the names in a text that is filled in; of one that is no format, the whole."""
+    try:
+        return [name for _, name, _, _ in Formatter().parse(text) if name is not None]
+    except ValueError:
+        return [text]
 
 
 def table_faults(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
@@ -27,6 +36,7 @@ def table_faults(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
             for j, name in enumerate(getattr(stage, key)):
                 yield from _unknown(("stage", i, key, j), name, passed, "milestone or clock")
     yield from _together(file, book)
+    yield from _clauses(file, book)
     for i, rule in enumerate(file.rule):
         absence = rule.on.absence
         for j, name in enumerate(absence.of if absence else ()):
@@ -59,6 +69,17 @@ def _together(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
                 ("rule", i, "silent"),
                 f'rule "{rule.name}": nobody is told of it, and no rule is about it together with others',
             )
+
+
+def _clauses(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
+    lines = {line.name for line in book.checkin_lines}
+    for i, clause in enumerate(file.checkin_clause):
+        for j, compared in enumerate(clause.when):
+            for key in ("line", "share_of"):
+                if (name := getattr(compared, key)) is not None:
+                    yield from _unknown(("checkin_clause", i, "when", j, key), name, lines, "line of the check-in")
+        for name in named_in(clause.text):
+            yield from _unknown(("checkin_clause", i, "text"), name, lines, "line of the check-in")
 
 
 def _phases(file: RuleFile, book: Rulebook, passed: set[str]) -> Iterator[tuple[Path, str]]:

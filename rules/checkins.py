@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import CheckIn
+from rules.figures import SECTIONS
 from rules.notices import Case, describe, one_line, run_health
 from rules.pattern import Duration
 from rules.rows import Incident, Moved, Schedule, Source, Unknown, push
@@ -132,7 +133,7 @@ class CheckIns:
     def _text(self, row: Schedule, at: datetime) -> str:
         sections = [
             f"**{section}**: {', '.join(map(markdown, self._figures.shown(section))) or 'not yet'}"
-            for section in ("Progress", "Stability", "Performance")
+            for section in SECTIONS
         ]
         notes = self._notes(row, at)
         head = [f"## {at:%Y-%m-%d %H:%M} UTC", "", f"**Step**: {self._step()}", f"**Health**: {self._health()}", ""]

@@ -14,10 +14,11 @@ from rules.rows import Figure, Line, Source
 
 if TYPE_CHECKING:
     from pipeline.events import Metrics, Sample
-    from rules.rule_file import CheckInLine
+    from rules.rule_file import CheckInLine, Compared
     from rules.rulebook import Rulebook
     from rules.state import State
 
+SECTIONS = ("Progress", "Stability", "Performance")
 USUAL = 20
 """Values whose median is what is usual."""
 WARM_UP = 5
@@ -32,7 +33,7 @@ class Figures:
     """The last values of what a rulebook's check-in lines name."""
 
     def __init__(self, state: State, book: Rulebook) -> None:
-        self._state, self._lines = state, book.checkin_lines
+        self._state, self._lines, self._clauses = state, book.checkin_lines, book.checkin_clauses
         self._globs = {line.name: [_glob(name) for name in line.metric] for line in self._lines}
         self._without = {line.name: [_glob(name) for name in line.not_] for line in self._lines}
         self._of: dict[tuple[str, str], list[CheckInLine]] = {}
@@ -70,7 +71,27 @@ class Figures:
     def shown(self, section: str) -> list[str]:
         """Return what is known of a section, in the order of the rulebook. Names in it are the run's."""
         lines = [line for line in self._lines if line.section == section]
-        return [part for line in lines for part in (self._samples(line) if line.sample else self._values(line))]
+        parts = [part for line in lines for part in (self._samples(line) if line.sample else self._values(line))]
+        return [*self._clause(section), *parts]
+
+    def _clause(self, section: str) -> list[str]:
+        """Return what the figures of a section mean, if they tell."""
+        known = {line.name: value for line in self._lines if (value := self._value_of(line)) is not None}
+        said = {line.name: _number(line, known[line.name]) for line in self._lines if line.name in known}
+        clauses = (one for one in self._clauses if one.section == section)
+        fitting = (one for one in clauses if all(_holds(compared, known) for compared in one.when))
+        return [one.text.format_map(_Said(said)) for one in fitting][:1]
+
+    def _value_of(self, line: CheckInLine) -> float | None:
+        """Return the figure of a line; `None` if it has none, of metrics also if it has several."""
+        row = self._state.get(Line, _key(line.name))
+        if row is None:
+            return None
+        if not line.sample:
+            values = [figure.value for figure in row.figures.values() if math.isfinite(figure.value)]
+            return values[0] if len(values) == 1 else None
+        seen = [figure.value for engine, figure in row.figures.items() if self._is_seen(engine.partition("\n")[0])]
+        return None if not seen else sum(seen) if line.over == "sum" else max(seen)
 
     def _lines_of(self, writer: str, name: str) -> list[CheckInLine]:
         key = writer, name
@@ -108,13 +129,10 @@ class Figures:
         self._state.put(_key(line.name), row)
 
     def _samples(self, line: CheckInLine) -> list[str]:
-        row = self._state.get(Line, _key(line.name))
-        if row is None:
+        if self._state.get(Line, _key(line.name)) is None:
             return _not_yet(line)
-        seen = [figure.value for engine, figure in row.figures.items() if self._is_seen(engine.partition("\n")[0])]
-        if not seen:
-            return [f"{line.label} not seen"]
-        return [f"{line.label} {_number(line, sum(seen) if line.over == 'sum' else max(seen))}"]
+        value = self._value_of(line)
+        return [f"{line.label} not seen" if value is None else f"{line.label} {_number(line, value)}"]
 
     def _is_seen(self, endpoint: str) -> bool:
         source = self._state.get(Source, f"source|{clip(f'metrics:{endpoint}')}")
@@ -147,8 +165,7 @@ class Figures:
             where = "" if step == figure.step else f" at step {step}: {_number(line, value)},"
             notes.append(f"spike{where or ':'} {times:.1f}x median")
         if line.share_of is not None and (share := self._share(line.share_of, figure)) is not None:
-            verdict = f": {line.verdict}" if line.verdict and share >= 0.5 else ""
-            notes.append(f"{share:.0%}{verdict}")
+            notes.append(f"{share:.0%}")
         if line.step and figure.step is not None:
             notes.append(f"step {figure.step}")
         return _number(line, figure.value) + (f" ({', '.join(notes)})" if notes else "")
@@ -158,6 +175,24 @@ class Figures:
         whole = next((figure.value for figure in row.figures.values()), 0.0) if row else 0.0
         share = figure.value / whole if whole > 0 else math.nan
         return share if math.isfinite(share) else None
+
+
+class _Said(dict[str, str]):
+    """Figures in words; what is not known is shown as a question mark."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _holds(compared: Compared, known: dict[str, float]) -> bool:
+    value = known.get(compared.line)
+    if value is not None and compared.share_of is not None:
+        whole = known.get(compared.share_of, 0.0)
+        value = value / whole if whole > 0 else None
+    if value is None:
+        return False
+    above, below = compared.above, compared.below
+    return (above is None or value > above) and (below is None or value < below)
 
 
 def _key(line: str) -> str:

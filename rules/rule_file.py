@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Annotated, Literal
 
 import msgspec
@@ -120,8 +121,6 @@ class CheckInLine(Table, frozen=True, kw_only=True):
     """A value that many times the median of those before it is flagged."""
     share_of: Name | None = None
     """The line of which it is a part, shown as a share."""
-    verdict: str = ""
-    """What is said when the share is a half or more."""
 
     def __post_init__(self) -> None:
         """Refuse a line of two kinds or none, and a format that shows no number."""
@@ -136,6 +135,34 @@ class CheckInLine(Table, frozen=True, kw_only=True):
         if shown == self.format:
             message = '"format" shows no number: write it like "{:.3f} s"'
             raise ValueError(message)
+
+
+class Compared(Table, frozen=True, kw_only=True):
+    """The figure of a check-in's line within bounds; one that is not known is in none."""
+
+    line: Name
+    share_of: Name | None = None
+    """Divided by the figure of this line."""
+    above: float | None = None
+    below: float | None = None
+
+
+class CheckInClause(Table, frozen=True, kw_only=True):
+    """What the figures of a section mean, in words: of those whose figures are so, the first one is said."""
+
+    name: Name
+    section: Literal["Progress", "Stability", "Performance"]
+    text: str
+    """The figures of lines are filled in where their names stand in braces."""
+    when: Annotated[list[Compared], msgspec.Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        """Refuse a text that cannot be filled in."""
+        try:
+            self.text.format_map(defaultdict(str))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            message = f'"text" cannot be filled in: {error}'
+            raise ValueError(message) from error
 
 
 class Known(Table, frozen=True, kw_only=True):
@@ -176,5 +203,6 @@ class RuleFile(Table, frozen=True, kw_only=True):
     file: list[File] = []
     components: Components = Components()
     checkin_line: list[CheckInLine] = []
+    checkin_clause: list[CheckInClause] = []
     known: list[Known] = []
     notify: Notify | None = None

@@ -59,6 +59,7 @@ class Rulebook:
         self.cascades: list[Cascade] = [c for file in files for c in file.cascade]
         self.components = _merged(files)
         self.checkin_lines = list({line.name: line for file in files for line in file.checkin_line}.values())
+        self.checkin_clauses = list({one.name: one for file in files for one in file.checkin_clause}.values())
         self.notify = next((file.notify for file in reversed(files) if file.notify), Notify())
         self.by_trigger: dict[str, list[Rule]] = defaultdict(list)
         for rule in named.values():

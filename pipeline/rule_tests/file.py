@@ -72,6 +72,8 @@ class Expectation(Table, frozen=True, kw_only=True):
     """The one open incident."""
     health: Health | None = None
     phase: Phase | None = None
+    shows: list[str] = []
+    """Parts of what a check-in would show of the figures."""
 
 
 class RuleTest(Table, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.alerts import Component, IncidentSummary, Severity, Summary
+from rules.figures import SECTIONS, Figures
 from rules.pattern import Duration
 from rules.rows import Cell
 from rules.state import State
@@ -39,17 +40,21 @@ class Standing(msgspec.Struct, frozen=True):
 
     run: Summary
     firing: list[Firing]
+    shown: list[str]
+    """The figures that a check-in would show."""
 
     @classmethod
     def of(cls, run: Summary, book: Rulebook, rows: dict[str, bytes]) -> Standing:
         """Return what an engine with *rows* makes of its run."""
-        cells = [(cell, cell.severity, book.rules[cell.rule]) for _, cell in State(rows).every(Cell)]
+        state = State(rows)
+        cells = [(cell, cell.severity, book.rules[cell.rule]) for _, cell in state.every(Cell)]
         firing = [
             Firing(rule.name, severity, cell.component, cell.labels, summary(rule, cell, run.time), rule.silent)
             for cell, severity, rule in cells
             if severity is not None
         ]
-        return cls(run, firing)
+        figures = Figures(state, book)
+        return cls(run, firing, [part for section in SECTIONS for part in figures.shown(section)])
 
 
 def differences(expected: Expectation, standing: Standing, start: datetime) -> list[str]:
@@ -61,6 +66,9 @@ def differences(expected: Expectation, standing: Standing, start: datetime) -> l
     ):
         if wanted is not None and wanted != actual:
             found += [f"- {name} {wanted}", f"+ {name} {actual}"]
+    missing = [text for text in expected.shows if not any(text in part for part in standing.shown)]
+    if missing:
+        found += [*(f'- shows "{text}"' for text in missing), f'+ shows "{", ".join(standing.shown)}"']
     after_s = (standing.run.time - start).total_seconds()
     return [f"at {Duration(after_s) if after_s > 0 else 'the start'}:", *found] if found else []
 

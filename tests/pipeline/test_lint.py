@@ -29,6 +29,12 @@ PHASE = '[[phase]]\nname = "running"\nfrom = ["starting"]\n'
 ABSENCE = '{ absence = { of = ["trained"] } }'
 UNTIL = '{ log = { pattern = "own", until = "done" } }'
 LASTS = '{ severity = "info", for = "5m" }'
+CLAUSE = """[[checkin_clause]]
+name = "own"
+section = "Performance"
+text = "{kv-cache}"
+when = [{ line = "LINE", above = 1.0 }]
+"""
 NOW = '{ severity = "info", immediately = true }'
 
 
@@ -146,6 +152,8 @@ def test_what_is_not_meant(tmp_path: Path, text: str, line: int, why: str) -> No
             '"treined" is no milestone or clock',
         ),
         ('[[phase]]\nname = "running"\nfrom = ["starting"]', 1, 'nothing begins phase "running"'),
+        (CLAUSE.replace("LINE", "trainer-stp"), 5, '"trainer-stp" is no line of the check-in; did you mean'),
+        (CLAUSE.replace("LINE", "trainer-step").replace("{kv-cache}", "{kv}"), 4, '"kv" is no line'),
         ('[[milestone]]\nname = "trained"\npattern = "x"', 2, '"trained" is the name of 2 milestones or clocks'),
     ],
     ids=count(),

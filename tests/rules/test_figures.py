@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rules
+from pipeline.config import Config, load_rules
 from pipeline.events import Metrics, Sample
 from pipeline.formats import metric_rows
 from rules.figures import Figures
@@ -65,7 +66,6 @@ label = "waits"
 metric = ["time/wait"]
 format = "{:.1f} s"
 share_of = "step"
-verdict = "the rollouts are the bottleneck"
 
 [[checkin_line]]
 name = "queue"
@@ -81,6 +81,21 @@ label = "cache"
 sample = ["cache"]
 over = "max"
 format = "{:.0%}"
+"""
+
+
+CLAUSES = """
+[[checkin_clause]]
+name = "long-queue"
+section = "Performance"
+text = "{queue} in the queue"
+when = [{ line = "queue", above = 5.0 }]
+
+[[checkin_clause]]
+name = "waits"
+section = "Performance"
+text = "it waits {wait} of {step}, {queue} in the queue"
+when = [{ line = "wait", share_of = "step", above = 0.5, below = 1.0 }]
 """
 
 
@@ -173,13 +188,65 @@ def test_too_few_values_are_no_baseline_and_a_step_that_comes_twice_is_one() -> 
     assert figures.shown("Stability") == ["grad_norm 9.00"]
 
 
-def test_a_part_is_shown_as_a_share_and_says_who_waits_for_whom() -> None:
-    """From a half on the line says what that means."""
+def test_a_part_is_shown_as_a_share() -> None:
+    """How much of another figure it is stands beside it."""
     figures, _ = made()
     figures.metrics(row({"time/step": 40.0, "time/wait": 10.0}))
     assert figures.shown("Performance")[1] == "waits 10.0 s (25%)"
+
+
+def test_the_first_clause_that_fits_is_said() -> None:
+    """It says what the figures mean, with them; where one that it asks for is not known, it does not fit."""
+    figures, state = made(LINES + CLAUSES)
+    figures.metrics(row({"time/step": 40.0, "time/wait": 10.0}))
+    assert figures.shown("Performance")[0] == "step 40.0 s"
     figures.metrics(row({"time/step": 40.0, "time/wait": 30.0}, step=2))
-    assert figures.shown("Performance")[1] == "waits 30.0 s (75%: the rollouts are the bottleneck)"
+    assert figures.shown("Performance")[:2] == ["it waits 30.0 s of 40.0 s, ? in the queue", "step 40.0 s"]
+    figures.sample(sample("queue", 3.0))
+    figures.sample(sample("queue", 4.0, endpoint="http://b/metrics"))
+    assert figures.shown("Performance")[0] == "7 in the queue"
+    state.put("source|metrics:http://b/metrics", Source(state="blind", since=NOON))
+    assert figures.shown("Performance")[0] == "it waits 30.0 s of 40.0 s, 3 in the queue"
+
+
+@pytest.mark.parametrize("text", ["{", "{queue:.2f}", "{queue.nothing}", "{0[a]}"])
+def test_a_clause_that_cannot_be_filled_in(text: str) -> None:
+    """It is refused when it is read, with its line."""
+    with pytest.raises(BadFile, match=r'lines\.toml:1: .*"text" cannot be filled in'):
+        decode(CLAUSES.strip().replace("{queue} in the queue", text, 1), "lines.toml", RuleFile)
+
+
+@pytest.mark.parametrize(
+    ("samples", "metrics", "said"),
+    [
+        ({"waiting": 20.0, "running": 48.0, "cache": 0.9}, (40, 20, 50, 0), "and these for the engines (20 requests"),
+        ({"waiting": 0.0, "running": 48.0, "cache": 0.99}, (40, 20, 50, 0), "and these for the engines (48 requests"),
+        ({"waiting": 0.0, "running": 4.0, "cache": 0.1}, (40, 20, 50, 0, 35), "their environments (35.0 s in each"),
+        (
+            {"waiting": 0.0, "running": 4.0, "cache": 0.1},
+            (40, 20, 50, 0, 5),
+            "waits for rollouts (20.0 s of each 40.0 s)",
+        ),
+        ({}, (40, 20, 50, 0), "the trainer waits for rollouts (20.0 s of each 40.0 s)"),
+        ({}, (40, 1, 50, 20), "the rollouts wait for the trainer (20.0 s of each 50.0 s)"),
+        ({}, (40, 1, 50, 2), "neither side waits for the other for long (1.0 s of each 40.0 s, 2.0 s of each 50.0 s)"),
+        ({}, (40,), None),
+        ({}, (0, 0, 0, 0), None),
+    ],
+)
+def test_who_waits_for_whom(samples: dict[str, float], metrics: tuple[float, ...], said: str | None) -> None:
+    """The built-in clauses name the side that the other one waits for, and what that waits for in turn."""
+    state = State()
+    figures = Figures(state, Rulebook(load_rules(Config())))
+    named = {"waiting": "num_requests_waiting", "running": "num_requests_running", "cache": "kv_cache_usage_perc"}
+    for name, value in samples.items():
+        figures.sample(sample(f"vllm:{named[name]}", value))
+    env = "train/agg/effective/all/timing/agent/harness/mean"
+    names = ["time/step", "time/wait_for_batch", "time/step", "time/wait_for_policy", env]
+    for number, (name, value) in enumerate(zip(names, metrics, strict=False)):
+        figures.metrics(row({name: float(value)}, writer="orchestrator" if number > 1 else "trainer"))
+    first = figures.shown("Performance")[0]
+    assert said in first if said else first.startswith("trainer step")
 
 
 def test_samples_are_taken_together_over_the_engines() -> None:
