@@ -33,7 +33,7 @@ _ALWAYS_KNOWN = {"component", "count"}
 _FIGURES = {
     "log": {"source", "rank", "process", "node"},
     "rollout": {"env", "agent", "error", "source"},
-    "metric": {"metric", "series", "step", "source", "node", "path", "free", "value", "usual"},
+    "metric": {"metric", "series", "step", "source", "node", "path", "free", "role", "pid", "size", "value", "usual"},
     "process": {"node", "role", "pid", "source", "exit_code"},
     "absence": {"minutes", "seen"},
     "blind": {"source", "reason"},

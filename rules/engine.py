@@ -271,6 +271,7 @@ class Engine:
             for rule in self._book.by_trigger["process"]:
                 if matches_process(rule, event):
                     self._alerts.hit(rule, fact, at)
+            self._values.process(event, component, at)
         self._phases.process(event, at)
 
     def _say_health(self) -> None:

@@ -135,6 +135,17 @@ def of_process(event: ProcessState, component: Component) -> Fact:
     )
 
 
+def of_memory(event: ProcessState, name: str, component: Component) -> Fact:
+    """Return the fact of the memory that a process holds; of one that is gone, none."""
+    size = f"{(event.rss_bytes or 0) / 2**30:.1f} GiB"
+    who = f"{event.role} {event.pid} on {event.node}"
+    labels = {"metric": name, "series": f"{event.node} {event.role} {event.pid}", "source": "processes"}
+    labels |= {"node": event.node, "role": event.role, "pid": str(event.pid), "size": size}
+    return Fact(
+        time=event.time, component=component, labels=labels, evidence=evidence_of("processes", None, f"{who}: {size}")
+    )
+
+
 def of_metric(event: Metrics, name: str, value: float, component: Component) -> Fact:
     """Return the fact of one value of a step."""
     evidence = evidence_of(event.source, event.offset, f"step {event.step}: {name} = {value:.6g}")

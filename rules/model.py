@@ -50,8 +50,8 @@ class MetricTrigger(Table, frozen=True, kw_only=True):
     """
     Numbers that change over time, each series on its own.
 
-    Keys of `metrics.jsonl` (and of a step's console line), series of Prometheus pages, and `disk/free_ratio`,
-    `disk/free_bytes`. Stars stand for anything.
+    Keys of `metrics.jsonl` (and of a step's console line), series of Prometheus pages, `disk/free_ratio` and
+    `disk/free_bytes`, `process/ROLE/rss_bytes`. Stars stand for anything.
     """
 
     name: list[str]

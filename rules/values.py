@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from pipeline.events import DiskSpace, Metrics, Sample
+    from pipeline.alerts import Component
+    from pipeline.events import DiskSpace, Metrics, ProcessState, Sample
     from rules.alerting import Alerts
     from rules.escalation import Escalation
     from rules.facts import Fact
@@ -67,6 +68,16 @@ class Values:
         for name, value in (("disk/free_ratio", ratio), ("disk/free_bytes", float(event.free_bytes))):
             for rule in self._rules(name, event.time):
                 self._count(rule, value, facts.of_disk(event, name, value), at)
+
+    def process(self, event: ProcessState, component: Component, at: datetime) -> None:
+        """Take the memory that a process holds; what is gone holds none."""
+        name = f"process/{event.role}/rss_bytes"
+        for rule in self._rules(name, event.time):
+            fact = facts.of_memory(event, name, component)
+            if event.state != "running":
+                self._alerts.other(rule, fact, at)
+            elif event.rss_bytes is not None:
+                self._count(rule, float(event.rss_bytes), fact, at)
 
     def _rules(self, name: str, time: datetime, writer: str = "") -> list[Rule]:
         found = [

@@ -88,6 +88,7 @@ def _given(test: RuleTest, start: datetime) -> Iterator[Event]:
     for rollouts in test.rollout:
         yield from _rollouts(rollouts, _at(start, rollouts.at), offsets)
     yield from _samples(test, start)
+    yield from _memory(test, start)
     yield from _states(test, start)
 
 
@@ -157,6 +158,15 @@ def _samples(test: RuleTest, start: datetime) -> Iterator[Event]:
         for _, at, value in _values(disk, start):
             free = round(value * disk.total_bytes)
             yield DiskSpace(time=at, node=disk.node, path=disk.path, total_bytes=disk.total_bytes, free_bytes=free)
+
+
+def _memory(test: RuleTest, start: datetime) -> Iterator[ProcessState]:
+    for given in test.memory:
+        for _, at, value in _values(given, start):
+            rss_bytes = round(value * 2**30)
+            yield ProcessState(
+                time=at, node=given.node, role=given.role, pid=given.pid, state="running", rss_bytes=rss_bytes
+            )
 
 
 def _states(test: RuleTest, start: datetime) -> Iterator[Event]:

@@ -20,6 +20,7 @@ from pipeline.rule_tests.given import (
     GivenHost,
     GivenLog,
     GivenMarker,
+    GivenMemory,
     GivenMetric,
     GivenProcess,
     GivenReceipt,
@@ -96,6 +97,7 @@ class RuleTest(Table, frozen=True, kw_only=True):
     metric: list[GivenMetric] = []
     sample: list[GivenSample] = []
     disk: list[GivenDisk] = []
+    memory: list[GivenMemory] = []
     rollout: list[GivenRollouts] = []
     process: list[GivenProcess] = []
     source: list[GivenSource] = []

@@ -101,6 +101,14 @@ class GivenDisk(GivenSeries, frozen=True, kw_only=True):
     total_bytes: Annotated[int, msgspec.Meta(ge=1)] = 10**12
 
 
+class GivenMemory(GivenSeries, frozen=True, kw_only=True):
+    """The memory that a process that runs holds, in GiB."""
+
+    role: Role
+    pid: int = 100
+    node: str = "node-0"
+
+
 class GivenRollouts(Given, frozen=True, kw_only=True):
     """Rollouts that end one after the other, failures spread evenly among the others."""
 
