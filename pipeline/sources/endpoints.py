@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import anyio
 
 from pipeline.formats.run_config import configured
-from pipeline.sources.base import SideThread, SourceError, now
+from pipeline.sources.base import SideThread, Sight, SourceError, now
 from pipeline.sources.prometheus import PrometheusSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pipeline.events import Seeing
     from pipeline.run_directory import RunDirectory
     from pipeline.sources.base import Emit
 
@@ -37,8 +38,10 @@ class Endpoints:
             SourceError: The configs cannot be read in time.
 
         """
-        urls = await self._urls()
+        urls, sight = await self._urls(), Sight(self.name)
         while True:
+            for change in sight.change(*_sight(urls)):
+                await emit(change)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(PrometheusSource(urls, self._interval_s).run, emit)
                 while (found := await self._urls()) == urls:  # noqa: ASYNC110 - files tell nobody that they changed
@@ -55,3 +58,7 @@ class Endpoints:
         config = configured(files, now())
         pages = [*config.engine_urls, config.trainer_metrics_url, *self._more]
         return [page for page in pages if page]
+
+
+def _sight(urls: Sequence[str]) -> tuple[Seeing, str]:
+    return ("seeing", "") if urls else ("absent", "the run's configs name no page")

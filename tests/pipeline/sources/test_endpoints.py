@@ -9,8 +9,9 @@ import anyio
 import pytest
 from aiohttp import web
 
-from pipeline.events import Event, Sample
+from pipeline.events import Event, Sample, SourceState
 from pipeline.run_directory import RunDirectory
+from pipeline.sources import endpoints
 from pipeline.sources.endpoints import Endpoints
 
 if TYPE_CHECKING:
@@ -41,3 +42,21 @@ async def test_a_page_that_only_our_config_names_is_polled(tmp_path: Path) -> No
         tasks.cancel_scope.cancel()
     await runner.cleanup()
     assert (event.endpoint, event.name) == (url, "vllm_router_active_workers")
+
+
+async def test_without_a_page_it_says_so_until_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose configs name no page is not taken for one that is not seen, whatever was said before."""
+    monkeypatch.setattr(endpoints, "LOOK_AGAIN_S", 0.05)
+    send, receive = anyio.create_memory_object_stream[Event](math.inf)
+    async with send, receive, anyio.create_task_group() as tasks:
+        tasks.start_soon(Endpoints(RunDirectory(tmp_path)).run, send.send)
+        with anyio.fail_after(10):
+            first = await receive.receive()
+            (tmp_path / "configs").mkdir()
+            (tmp_path / "configs/trainer.json").write_text('{"metrics_server": {"port": 1}}', "utf-8")
+            second = await receive.receive()
+        tasks.cancel_scope.cancel()
+    assert isinstance(first, SourceState)
+    assert isinstance(second, SourceState)
+    assert (first.name, first.state, first.reason) == ("metrics", "absent", "the run's configs name no page")
+    assert (second.name, second.state) == ("metrics", "seeing")
