@@ -16,6 +16,9 @@ Level: TypeAlias = Literal["DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRIT
 Role: TypeAlias = Literal[
     "launcher", "trainer", "orchestrator", "inference", "env_server", "env_worker", "evaluator", "torchrun"
 ]
+MarkerKind: TypeAlias = Literal[
+    "policy-published", "policy-joined", "checkpoint-trainer", "checkpoint-orchestrator", "batch-sent"
+]
 Seeing: TypeAlias = Literal["seeing", "blind", "absent"]
 """A source sees; could or should see and does not; or was never there."""
 
@@ -129,9 +132,9 @@ class Marker(_Event, frozen=True, kw_only=True, tag="marker"):
     """A marker file appeared; its time is the file's modification time."""
 
     source: str
-    kind: Literal["policy-published", "policy-joined", "checkpoint-trainer", "checkpoint-orchestrator"]
+    kind: MarkerKind
     number: int
-    """The policy version, or the checkpoint's step."""
+    """The policy version, or the step of the checkpoint or batch."""
 
 
 # ── cannot be read again: kept in the recording ──────────────────────────────────────────────────

@@ -17,13 +17,12 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from pipeline.birth import birth_ns
-from pipeline.events import Marker, cut, from_epoch
+from pipeline.events import Marker, MarkerKind, cut, from_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Subset: TypeAlias = Literal["all", "effective"]
-MarkerKind: TypeAlias = Literal["policy-published", "policy-joined", "checkpoint-trainer", "checkpoint-orchestrator"]
 
 CONFIG_BYTES = 4 * 2**20
 """A larger config is not read."""
@@ -34,6 +33,7 @@ _MARKERS: tuple[tuple[str, str, MarkerKind], ...] = (
     ("broadcasts", "NCCL_READY", "policy-joined"),
     ("checkpoints", "trainer/.metadata", "checkpoint-trainer"),
     ("checkpoints", "orchestrator/progress.pt", "checkpoint-orchestrator"),
+    ("rollouts", "rank_0.bin", "batch-sent"),  # where batches go through the file system: what each rank trains on
 )
 _CONFIGS = ("orchestrator", "trainer", "rl", "sft", "inference", "evaluator", "evals")
 _SHARED_LOGS = ("logs/inference", "logs/envs")
@@ -155,7 +155,8 @@ class RunDirectory:
     def markers(self, *, since: int = 0) -> list[Marker]:
         """Return the marker files that there are, by time; of steps before *since* none."""
         markers: list[Marker] = []
-        steps = {name: list(_numbered(self.path / name, _STEP, since)) for name in ("broadcasts", "checkpoints")}
+        folders = dict.fromkeys(directory for directory, _, _ in _MARKERS)
+        steps = {name: list(_numbered(self.path / name, _STEP, since)) for name in folders}
         for directory, name, kind in _MARKERS:
             for number, step in steps[directory]:
                 if (stat := _regular(step / name)) and (time := _modified(stat)):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from pipeline.events import Level, Role
+from pipeline.events import Level, MarkerKind, Role
 from rules.pattern import Duration, quoted
 from rules.table import Table
 
@@ -157,7 +157,7 @@ class GivenReceipt(Given, frozen=True, kw_only=True):
 class GivenMarker(Given, frozen=True, kw_only=True):
     """A marker file appears."""
 
-    kind: Literal["policy-published", "policy-joined", "checkpoint-trainer", "checkpoint-orchestrator"]
+    kind: MarkerKind
     number: Count
 
 

@@ -186,6 +186,8 @@ def test_markers(tmp_path: Path) -> None:
     make(tmp_path, "broadcasts/step_3/NCCL_READY", mtime_s=at + 2)
     make(tmp_path, "checkpoints/step_2/orchestrator/progress.pt", mtime_s=at - 5)
     make(tmp_path, "checkpoints/step_2/trainer/.metadata", mtime_s=at + 1)
+    make(tmp_path, "rollouts/step_4/rank_0.bin", "rollouts/step_4/rank_1.bin", mtime_s=at + 3)
+    make(tmp_path, "rollouts/step_5/rank_0.bin.tmp", mtime_s=at + 4)
     make(tmp_path, "checkpoints/step_2/STABLE", "broadcasts/step_3/model.safetensors", "broadcasts/STABLE")
     markers = RunDirectory(tmp_path).markers()
     assert [(marker.kind, marker.number, marker.source) for marker in markers] == [
@@ -193,8 +195,9 @@ def test_markers(tmp_path: Path) -> None:
         ("policy-published", 3, "broadcasts/step_3/STABLE"),
         ("checkpoint-trainer", 2, "checkpoints/step_2/trainer/.metadata"),
         ("policy-joined", 3, "broadcasts/step_3/NCCL_READY"),
+        ("batch-sent", 4, "rollouts/step_4/rank_0.bin"),
     ]
-    assert [marker.number for marker in RunDirectory(tmp_path).markers(since=3)] == [3, 3]
+    assert [marker.number for marker in RunDirectory(tmp_path).markers(since=3)] == [3, 3, 4]
     assert markers[1].time == datetime(2026, 8, 19, 11, 46, 40, 123000, UTC)
 
 
