@@ -31,7 +31,7 @@ Fault: TypeAlias = tuple[Path, str]
 
 _ALWAYS_KNOWN = {"component", "count"}
 _FIGURES = {
-    "log": {"source", "rank", "process", "node"},
+    "log": {"source", "rank", "process", "node", "error"},
     "rollout": {"env", "agent", "error", "source"},
     "metric": {"metric", "series", "step", "source", "node", "path", "free", "role", "pid", "size", "value", "usual"},
     "process": {"node", "role", "pid", "source", "exit_code"},

@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import CheckIn
+from rules.facts import one_line
 from rules.figures import SECTIONS
-from rules.notices import Case, describe, one_line, run_health
+from rules.notices import Case, describe, run_health
 from rules.pattern import Duration
 from rules.rows import Incident, Moved, Schedule, Source, Unknown, push
 from rules.sources import SINK

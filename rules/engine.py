@@ -229,7 +229,8 @@ class Engine:
         matched = [(rule, found) for rule in rules if (found := matches_log(rule, fact)) is not None]
         for rule, found in matched:
             take = self._alerts.begin if rule.on.ends else self._alerts.hit
-            take(rule, msgspec.structs.replace(fact, labels=fact.labels | found), at)
+            labels = fact.labels | {"error": facts.error_of(fact.text)} | found
+            take(rule, msgspec.structs.replace(fact, labels=labels), at)
         if not matched and not ends and not milestones:
             self._reports.unknowns.take(fact, at)
         for milestone in milestones:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import msgspec
 from pipeline.alerts import Component, Evidence
 from pipeline.events import Level
 from pipeline.formats import headers
+from rules.pattern import Pattern
 
 if TYPE_CHECKING:
     from pipeline.events import DiskSpace, HostLine, LogRecord, Metrics, ProcessState, Rollout, Sample
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 _EVIDENCE_BYTES = 2048
 _CLIPPED_CHARS = 200
+_ERROR_CHARS = 160
+_ENDING = 100
+"""Lines at the end of a record among which its exception is."""
+_RAISED = Pattern(r"^\w[\w.]*(Error|Exception|Exit|Interrupt|Timeout|Failure|Failed|Warning|Refused|Dead)(: *\S|$)")
 _FOLDED = re.compile(r"[0-9a-f]{8,}|\d+", re.ASCII)
 
 
@@ -43,6 +49,20 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
         """Return a number that the same record has in every file, and one of the file."""
         said = " ".join(self.text.split())  # a terminal turns tabs into spaces
         return _digest(f"{self.time.timestamp() // 1}|{self.level}|{said}"), _digest(self.evidence.source)
+
+
+def error_of(text: str) -> str:
+    """Return what a record says went wrong: the exception that its traceback ends with, else its first line."""
+    lines = text.split("\n")
+    raised = next((line for line in reversed(lines[1:][-_ENDING:]) if _RAISED.search(line) is not None), lines[0])
+    return one_line(raised, _ERROR_CHARS)
+
+
+def one_line(text: str, most: int) -> str:
+    """Return *text* on one line, what does not print or turns its direction left out, cut to *most* characters."""
+    plain = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 4 * most])
+    line = " ".join(plain.split())
+    return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
 
 
 def clip(text: str) -> str:

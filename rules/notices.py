@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pipeline.alerts import Component, Evidence, Notification, Severity, worst_severity
+from rules.facts import one_line
 from rules.rows import Cell, Incident, Notice, Outgoing, Records
 from rules.summaries import summary
 
@@ -251,13 +251,6 @@ def run_name(run: Run) -> str:
 def run_health(run: Run) -> str:
     """Return the health, as last said."""
     return run.health or "Healthy"
-
-
-def one_line(text: str, most: int) -> str:
-    """Return *text* on one line, what does not print or turns its direction left out, cut to *most* characters."""
-    plain = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 4 * most])
-    line = " ".join(plain.split())
-    return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
 
 
 def _quote(record: Evidence) -> str:

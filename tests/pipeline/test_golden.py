@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipeline.alerts import Summary
+from pipeline.alerts import AlertChanged, Summary
 from pipeline.config import Config, load_rules
 from pipeline.events import AttemptBegun, Event, Metrics
 from pipeline.judge import judge
@@ -96,6 +96,35 @@ def test_the_launch_after_a_crash_is_healthy(book: Rulebook, golden: Path, name:
     summary = judged(book, events_of(golden / name))
     assert [incident.closed is not None for incident in summary.incidents] == [True]
     assert (summary.health, summary.phase, summary.step, summary.max_steps) == ("Healthy", "finished", 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "said"),
+    [
+        ("rank-exception", "process-exited", "ValueError: Advantage tensor has 2047 entries but loss mask has 2048"),
+        ("rank-sigkill", "process-exited", "rank 1 of the trainer was killed (SIGKILL)"),
+        ("gloo-timeout", "nccl-timeout", "Timed out waiting 8000ms for recv operation to complete"),
+        ("uncaught", "process-exited", "ImportError: libcudart.so.12: cannot open shared object file"),
+        ("config-error", "process-exited", "the trainer refuses its config"),
+        ("nan", "nan-loss", "the loss is not a number"),
+    ],
+)
+def test_each_crash_under_torchrun_is_blamed_on_what_it_was(
+    book: Rulebook, golden: Path, name: str, mode: str, said: str
+) -> None:
+    """The rank and the exception that began it are named, not what other ranks said of it, nor torchrun's verdict."""
+    engine = Engine(book)
+    decisions = engine.apply(events_of(golden / "torchrun" / name)).decisions
+    (incident,) = engine.summary().incidents
+    assert (incident.failure_mode, incident.component, incident.severity) == (mode, "trainer", "critical")
+    assert any(said in one.summary for one in decisions if isinstance(one, AlertChanged))
+
+
+@pytest.mark.parametrize("name", ["ok", "debug-level-ok", "default-role-ok", "json-ok", "warnings", "sigterm"])
+def test_what_ends_well_under_torchrun_is_no_failure(book: Rulebook, golden: Path, name: str) -> None:
+    """A normal end, warnings, and an end that somebody asked for are not."""
+    summary = judged(book, events_of(golden / "torchrun" / name))
+    assert (summary.incidents, summary.health) == ([], "Healthy")
 
 
 def test_an_injected_fault_is_found(book: Rulebook, golden: Path) -> None:

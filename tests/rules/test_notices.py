@@ -14,8 +14,8 @@ import rules
 from pipeline.alerts import Notification
 from pipeline.events import AttemptBegun, Event, LogRecord, Metrics, RunConfigured, Tick
 from rules.engine import Engine
+from rules.facts import one_line
 from rules.load import decode
-from rules.notices import one_line
 from rules.rule_file import RuleFile
 from rules.rulebook import Rulebook
 
