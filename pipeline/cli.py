@@ -147,7 +147,7 @@ def record(paths: tuple[Path, ...]) -> None:
     if len(paths) > 2:
         _refuse("record takes a run directory, which may be left out, and where to write")
     directory = paths[0] if len(paths) > 1 else Path()
-    journal = state_directory(_chosen(directory)) / "journal.db"
+    journal = state_directory(_chosen(directory), make=False) / "journal.db"
     if not journal.exists():
         _refuse(f"{directory}: nothing was recorded here; it is watched with: runwatch run {directory}")
     try:

@@ -173,7 +173,7 @@ def _opened(directory: Path) -> Opened:
         if choice.ambiguous:
             _refuse(f"{directory}: {choice.reason}; name one of them:", *map(str, choice.runs))
         run = RunDirectory(choice.runs[0]).path
-        opened = Opened(run=run, directory=state_directory(run))
+        opened = Opened(run=run, directory=state_directory(run, make=False))
     except NotARunDirectory as error:
         _refuse(str(error))
     except StateDirectoryError as error:

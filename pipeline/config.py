@@ -17,10 +17,11 @@ from rules.model import Rule
 from rules.pattern import Duration, printable, quoted
 from rules.rule_file import RuleFile
 from rules.table import Name
+from rules.toml_lines import Lines
 from sinks import SinkOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 CHECK_IN_SINK = "STATUS.md"
 """The sink that writes check-ins. No other can have its name."""
@@ -98,8 +99,12 @@ def load(path: Path | None, run_dir: Path | None) -> Config:
     place = path or next((place for place in _places(run_dir) if os.path.lexists(place)), None)
     if place is None:
         return Config()
-    config = decode(read_text(place), printable(str(place)), Config)
-    return _made_absolute(config, Path(os.path.abspath(place)).parent)  # noqa: PTH100 - `resolve` would leave a link
+    text, shown = read_text(place), printable(str(place))
+    folder = Path(os.path.abspath(place)).parent  # noqa: PTH100 - `resolve` would leave a link
+    config = _made_absolute(decode(text, shown, Config), folder)
+    if config.disable and (messages := unknown_disabled(config.disable, load_rules(config), text, shown)):
+        raise BadFile(messages)
+    return config
 
 
 def load_rules(config: Config) -> list[RuleFile]:
@@ -107,7 +112,7 @@ def load_rules(config: Config) -> list[RuleFile]:
     Return the built-in files of rules and what *config* adds to them; later rules replace earlier ones.
 
     Raises:
-        BadFile: A file cannot be read, or something in one is wrong; or a disabled rule does not exist.
+        BadFile: A file cannot be read, or something in one is wrong.
 
     """
     loaded: list[RuleFile] = []
@@ -118,9 +123,6 @@ def load_rules(config: Config) -> list[RuleFile]:
         except BadFile as error:
             messages += error.messages
     loaded.append(RuleFile(rule=config.rule))
-    names = [rule.name for file in loaded for rule in file.rule]
-    if not messages:
-        messages = [_unknown_rule(name, names) for name in config.disable if name not in names]
     if messages:
         raise BadFile(messages)
     return loaded
@@ -207,7 +209,13 @@ def _places(run_dir: Path | None) -> Iterator[Path]:
     yield home / "runwatch" / "config.toml"
 
 
-def _unknown_rule(name: str, names: list[str]) -> str:
-    near = get_close_matches(name, names, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
-    return f'config: $.disable: no rule is named "{name}"{hint}'
+def unknown_disabled(disable: Sequence[str], files: Iterable[RuleFile], text: str, name: str) -> list[str]:
+    """Return a message for each of the disabled rules that no file has; the file *name* with *text* disables them."""
+    names = [rule.name for file in files for rule in file.rule]
+    lines, messages = Lines(text), list[str]()
+    for i, one in enumerate(disable):
+        if one not in names:
+            near = get_close_matches(one, names, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            messages.append(f'{name}:{lines.of(("disable", i))}: $.disable[{i}]: no rule is named "{one}"{hint}')
+    return messages

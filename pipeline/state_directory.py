@@ -64,9 +64,9 @@ class AlreadyWatched(Exception):  # noqa: N818 - a fact, not a fault
         super().__init__(f"the run is already watched by {who}")
 
 
-def state_directory(run_dir: Path) -> Path:
+def state_directory(run_dir: Path, *, make: bool = True) -> Path:
     """
-    Return the state directory of *run_dir*, made if need be, readable by its user alone.
+    Return the state directory of *run_dir*, readable by its user alone; made if need be, unless *make* is false.
 
     Raises:
         StateDirectoryError: It cannot be made, or another user could have made it.
@@ -74,9 +74,11 @@ def state_directory(run_dir: Path) -> Path:
     """
     try:
         directory = _base() / run_id(run_dir)
-        directory.parent.parent.mkdir(parents=True, exist_ok=True)
-        _own(directory.parent)
-        _own(directory)
+        if make:
+            directory.parent.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (directory.parent, directory):
+            if make or os.path.lexists(folder):
+                _own(folder)
     except (OSError, RuntimeError) as error:  # pathlib raises the latter for loops of links and a missing home
         message = f"the state directory of {run_dir} cannot be made: {error}; set XDG_STATE_HOME to a folder of yours"
         raise StateDirectoryError(message) from error

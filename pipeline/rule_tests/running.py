@@ -12,7 +12,7 @@ import msgspec
 
 import rules
 from pipeline import recording
-from pipeline.config import Config, find_zone, load_rules, read_text
+from pipeline.config import Config, find_zone, load_rules, read_text, unknown_disabled
 from pipeline.events import Event, Tick
 from pipeline.rule_tests.events import Unreachable, events_of, path_of
 from pipeline.rule_tests.examples import tried
@@ -77,18 +77,18 @@ def load_tests(path: FilePath) -> Loaded:
     text = read_text(path)
     file = decode(text, printable(str(path)), RuleTestFile)
     own = RuleFile(**{name: getattr(file, name) for name in RuleFile.__struct_fields__})
-    loaded = Loaded(path, text, file, Rulebook([*_others(path, file), own], file.disable))
-    if messages := _unknown_names(loaded):
+    files = [*_others(path, file), own]
+    loaded = Loaded(path, text, file, Rulebook(files, file.disable))
+    if messages := unknown_disabled(file.disable, files, text, printable(str(path))) or _unknown_names(loaded):
         raise BadFile(messages)
     return loaded
 
 
 def _others(path: FilePath, file: RuleTestFile) -> list[RuleFile]:
     """Return the rules that a file of tests does not hold itself."""
-    if not (file.rule_files or file.disable):
+    if not file.rule_files:
         return _built_in()
-    rule_files = [str(path.parent / name) for name in file.rule_files]
-    return load_rules(Config(rule_files=rule_files, disable=file.disable, rule=file.rule))
+    return load_rules(Config(rule_files=[str(path.parent / name) for name in file.rule_files]))
 
 
 @cache

@@ -244,6 +244,7 @@ def test_without_a_journal_it_is_said_what_to_do(run_dir: Path, tmp_path: Path, 
     result = call(*args, run_dir)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"{run_dir}: nothing is known of this run; watch it with: runwatch run {run_dir}\n"
+    assert not state_directory(run_dir, make=False).exists()
     (tmp_path / "empty").mkdir()
     result = call(*args, tmp_path / "empty")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

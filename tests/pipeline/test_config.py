@@ -232,8 +232,8 @@ def test_only_a_rule_that_exists_can_be_disabled(tmp_path: Path) -> None:
     """A misspelt name in `disable` is an error rather than a rule that goes on."""
     path = write(tmp_path / "c.toml", "disable = ['my-rule', 'my-rul']" + RULE.replace("NAME", "my-rule"))
     with pytest.raises(BadFile) as error:
-        load_rules(load(path, None))
-    assert error.value.messages == ['config: $.disable: no rule is named "my-rul"; did you mean "my-rule"?']
+        load(path, None)
+    assert error.value.messages == [f'{path}:1: $.disable[1]: no rule is named "my-rul"; did you mean "my-rule"?']
 
 
 def test_the_built_in_rules_are_sound() -> None:

@@ -224,6 +224,12 @@ def test_rules_of_the_file_and_of_others(tmp_path: Path) -> None:
     assert "stall" not in loaded.book.rules
 
 
+def test_a_disabled_rule_that_there_is_not(tmp_path: Path) -> None:
+    """A misspelt name is an error with its place, as everywhere."""
+    with pytest.raises(BadFile, match=r':2: \$\.disable\[1\]: no rule is named "stal"; did you mean "stall"\?'):
+        load_text(tmp_path, 'disable = ["nan-loss",\n  "stal"]\n[[test]]\nname = "t"\nexpect = [{ firing = [] }]\n')
+
+
 def test_an_attempt_that_begins_anew(run: Run) -> None:
     """After a further launch, logs are that launch's, and what fired is resolved."""
     (result,) = run("""
