@@ -37,6 +37,7 @@ _FIGURES = {
     "process": {"node", "role", "pid", "source", "exit_code"},
     "absence": {"minutes", "seen"},
     "blind": {"source", "reason"},
+    "attempt": {"number", "source"},
     "together": {"parts", "minutes"},
 }
 """By the kind of trigger: what its facts say."""
@@ -47,6 +48,7 @@ _HOLDS_BY = {
     "process": {"immediately", "persistent", "growing"},
     "absence": {"for", "pace"},
     "blind": {"for"},
+    "attempt": {"immediately", "persistent", "growing"},
     "together": {"immediately", "for"},
 }
 _OF_VALUES = ("nan", "above", "below", "spike", "drop", "deviation", "reaches")

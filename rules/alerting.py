@@ -170,9 +170,11 @@ class Alerts:
         self.incidents.resolved(cell.incident, key, at)
 
     def resolve_all(self, at: datetime) -> None:
-        """Resolve everything, and forget what was counted."""
-        for key, _ in self._state.every(Cell):
-            self.resolve(key, at)
+        """Resolve everything, and forget what was counted, but of launches."""
+        for key, cell in self._state.every(Cell):
+            rule = self._book.rules.get(cell.rule)
+            if rule is None or rule.on.attempt is None:
+                self.resolve(key, at)
 
     def forget(self, key: str) -> None:
         """Drop a subject."""

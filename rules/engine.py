@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.alerts import Decision, Health, HealthChanged, Summary, worst_health
+from pipeline.alerts import Decision, HealthChanged, Summary
 from pipeline.events import (
     EPOCH,
     AttemptBegun,
     DiskSpace,
     Event,
+    Gap,
     HostLine,
     LogRecord,
     Mark,
@@ -36,7 +37,7 @@ from pipeline.events import (
 from rules import facts
 from rules.alerting import Alerts
 from rules.copies import is_copy
-from rules.phases import Phases
+from rules.phases import Phases, health_of
 from rules.progress import Progress
 from rules.reports import Reports
 from rules.rows import Cell, Copies, Process, Run, Unknown
@@ -196,6 +197,8 @@ class Engine:
             case Sample():
                 self._sources.take(event, at)
                 self._values.sample(event, at)
+            case Gap(cause="suspension"):
+                self._progress.slept(event.until - event.time)
             case DiskSpace():
                 self._values.disk(event, at)
             case _:
@@ -216,6 +219,8 @@ class Engine:
         run.phase, run.phase_since, run.milestones, run.stages = "starting", at, {}, {}
         self._progress.begin(at)
         self._sources.begin(at)
+        for rule in self._book.by_trigger["attempt"]:
+            self._alerts.hit(rule, facts.of_attempt(event, rule.component or "launcher"), at)
         self._reports.begin_attempt(at)
 
     def _text(self, fact: Fact | None, at: datetime) -> None:
@@ -279,19 +284,9 @@ class Engine:
         """Say health and phase if either has changed, once all that fires is known; then what people are told."""
         run = self._run
         self._together.follow(self.clock)
-        health = self._health()
+        health = health_of(run, self._alerts.healths())
         if (health, run.phase) != (run.health, run.said):
             run.health, run.said = health, run.phase
             self._state.put("run", run)
             self._decisions.append(HealthChanged(time=self.clock, health=health, phase=run.phase))
         self._reports.follow(self.clock)
-
-    def _health(self) -> Health:
-        run = self._run
-        if run.phase == "finished":
-            return "Healthy"
-        if run.phase == "failed":
-            return "Down"
-        if run.phase == "stopped":
-            return run.health or "Healthy"
-        return worst_health(self._alerts.healths())

@@ -16,7 +16,7 @@ from pipeline.formats import headers
 from rules.pattern import Pattern
 
 if TYPE_CHECKING:
-    from pipeline.events import DiskSpace, HostLine, LogRecord, Metrics, ProcessState, Rollout, Sample
+    from pipeline.events import AttemptBegun, DiskSpace, HostLine, LogRecord, Metrics, ProcessState, Rollout, Sample
     from rules.rulebook import Rulebook
 
 _EVIDENCE_BYTES = 2048
@@ -138,6 +138,13 @@ def of_rollout(event: Rollout, component: Component) -> Fact:
     labels |= {"agent": event.agent} if event.agent else {}
     labels |= {"error": event.error} if event.error else {}
     evidence = evidence_of(event.source, event.offset, f"{event.env}: {said}")
+    return Fact(time=event.time, component=component, labels=labels, evidence=evidence)
+
+
+def of_attempt(event: AttemptBegun, component: Component) -> Fact:
+    """Return the fact of a launch."""
+    labels = {"number": str(event.number), "source": "logs/latest"}
+    evidence = evidence_of("logs/latest", None, f"attempt {event.number} began")
     return Fact(time=event.time, component=component, labels=labels, evidence=evidence)
 
 

@@ -103,6 +103,10 @@ class BlindTrigger(Table, frozen=True, kw_only=True):
     """Sinks instead of sources."""
 
 
+class AttemptTrigger(Table, frozen=True, kw_only=True):
+    """Launches of the run. What counts them outlasts them."""
+
+
 class TogetherTrigger(Table, frozen=True, kw_only=True):
     """Alerts of each of these failure modes fire, whatever they are about."""
 
@@ -118,6 +122,7 @@ class Trigger(Table, frozen=True, kw_only=True):
     process: ProcessTrigger | None = None
     absence: AbsenceTrigger | None = None
     blind: BlindTrigger | None = None
+    attempt: AttemptTrigger | None = None
     together: TogetherTrigger | None = None
     per: list[Label] = []
 
@@ -151,7 +156,7 @@ class Trigger(Table, frozen=True, kw_only=True):
             raise ValueError(message)
 
 
-TRIGGERS = ("log", "rollout", "metric", "process", "absence", "blind", "together")
+TRIGGERS = ("log", "rollout", "metric", "process", "absence", "blind", "attempt", "together")
 
 
 class Rule(Table, frozen=True, kw_only=True):

@@ -5,10 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from pipeline.alerts import worst_health
 from rules.facts import clip
 from rules.rows import Process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipeline.alerts import Health
     from pipeline.events import ProcessState, Role
     from rules.alerting import Alerts
     from rules.progress import Progress
@@ -79,3 +83,14 @@ class Phases:
         self._progress.expect(at)
         if run.phase != "failed":  # what is not seen is no evidence of what caused it
             self._sources.expect(at)
+
+
+def health_of(run: Run, firing: Sequence[Health]) -> Health:
+    """Return what the run is, by its phase and by what each alert that fires makes of it."""
+    if run.phase == "finished":
+        return "Healthy"
+    if run.phase == "failed":
+        return "Down"
+    if run.phase == "stopped":
+        return run.health or "Healthy"
+    return worst_health(list(firing))

@@ -72,6 +72,15 @@ class Progress:
             if rule.on.absence is not None and clock.name in rule.on.absence.of:
                 self._there_again(rule, clock, at)
 
+    def slept(self, for_: timedelta) -> None:
+        """Take it that the run slept with its host: that time is nobody's."""
+        for clock in self._book.clocks:
+            if (row := self._state.get(Moved, _key(clock.name))) is not None:
+                row.at += for_
+                self._state.put(_key(clock.name), row)
+        stages = self._run.stages
+        stages.update({name: begun + for_ for name, begun in stages.items()})
+
     def expect(self, at: datetime) -> None:
         """Set the timers of what is to come."""
         for rule in self._book.by_trigger["absence"]:

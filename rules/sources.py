@@ -106,7 +106,7 @@ class Sources:
                 self.lasting(rule, name, at)
             else:
                 self._alerts.resolve(self._alerts.key(rule, _fact(rule, name, "", at)), at)
-        if event.state == "seeing":
+        if event.state != "blind":
             self._alerts.rearm(at, self.blind)
 
 

@@ -112,6 +112,16 @@ def test_nothing_resolves_while_blind(watch: Watch) -> None:
     assert run.alerts[-1] == (6300, "boom", "critical", "resolved")
 
 
+def test_a_source_that_turns_absent_holds_nothing(watch: Watch) -> None:
+    """What is no longer there to be seen, as the page of an engine that was taken out, keeps no alert."""
+    run = watch(ONCE)
+    run.log(0, "boom a")
+    run.source(10, "blind")
+    run.source(6000, "absent")
+    run.tick(6301)
+    assert run.alerts[-1] == (6300, "boom", "critical", "resolved")
+
+
 def test_another_source_that_sees_resolves_nothing(watch: Watch) -> None:
     """An alert waits for the source that would bring its hits, not for just any one."""
     run = watch(ONCE)

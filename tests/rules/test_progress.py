@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.events import Metrics
+from pipeline.events import Gap, Metrics
 from rules.windows import percentile
 from tests.rules.conftest import at
 
@@ -256,3 +256,36 @@ def test_who_is_ahead_says_who_is_stuck(watch: Watch) -> None:
         run.tick(86_400)
         told.append(run.last_alert.component)
     assert told == ["env", "trainer"]
+
+
+def test_the_run_sleeps_with_its_host(watch: Watch) -> None:
+    """The time of a suspension is nobody's: neither a stall nor a step that took so long."""
+    run, last = steady(watch, 10, 100)
+    run.apply(Gap(time=at(last + 200), until=at(last + 4000), cause="suspension"))
+    run.tick(last + 4099)
+    assert run.alerts == []
+    run.tick(last + 4101)
+    assert [one[0] for one in run.alerts] == [last + 4100]
+
+
+def test_a_step_does_not_take_the_time_of_a_sleep(watch: Watch) -> None:
+    """A step with a suspension in it is as long as the run was awake in it."""
+    run, last = steady(watch, 10, 100)
+    run.apply(Gap(time=at(last + 200), until=at(last + 4000), cause="suspension"))
+    run.step(last + 4050, 11)
+    assert fired_after(run, last + 4050) < 3 * 250
+
+
+def test_what_nobody_watched_is_no_sleep(watch: Watch) -> None:
+    """While only we were down the run went on, or should have."""
+    run, last = steady(watch, 10, 100)
+    run.apply(Gap(time=at(last + 200), until=at(last + 4000), cause="downtime"))
+    assert fired_after(run, last) == 300
+
+
+def test_a_stage_sleeps_as_well(watch: Watch) -> None:
+    """So do stages: half an hour awake is given to loading."""
+    run = watch(RULES)
+    run.log(0, "loading")
+    run.apply(Gap(time=at(600), until=at(6000), cause="suspension"))
+    assert fired_after(run, 0) == 1800 + 5400
