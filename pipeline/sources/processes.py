@@ -14,7 +14,7 @@ import msgspec
 from pipeline.events import HostLine, ProcessState, Role, Seeing
 from pipeline.formats.titles import role as role_of
 from pipeline.sources.base import Emit, SideThread, Sight, SourceError, now
-from pipeline.sources.long_sleeps import LongSleeps
+from pipeline.sources.halts import Halts
 from pipeline.sources.process_exits import Exit, ExitWatch, exit_code, watch_exits
 from pipeline.sources.process_table import Process, ProcessTable, writers
 from pipeline.sources.run_tree import run_roles
@@ -113,7 +113,7 @@ class ProcessSource:
         self._thread = SideThread(SCAN_DEADLINE_S)
         self._files_thread = SideThread(FILES_DEADLINE_S)
         self._strangers: set[tuple[int, int]] = set()
-        self._sleeps = LongSleeps()
+        self._halts = Halts()
         self._reports = {event.pid: _Report(event=event, start=None) for event in known if event.state != "exited"}
         self._has_seen = bool(self._reports)
 
@@ -165,8 +165,8 @@ class ProcessSource:
         return await self._thread.call(partial(scan, table, self._logs, known, inside)) if inside else found
 
     async def _say_who_hangs(self, found: Scan, emit: Emit) -> None:
-        for pid, asleep_s in self._sleeps.look(found.processes.values(), anyio.current_time()):
-            text = f"process {found.roles[pid]} {pid} has been in uninterruptible sleep for {asleep_s:.0f} s"
+        for halt in self._halts.look(found.processes.values(), anyio.current_time()):
+            text = f"process {found.roles[halt.pid]} {halt.pid} has been {halt.how} for {halt.for_s:.0f} s"
             await emit(HostLine(time=now(), node=self._node, origin="kernel", text=text))
 
     def _sight(self, found: Scan) -> tuple[Seeing, str]:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.events import HostLine, ProcessState, SourceState
-from pipeline.sources.long_sleeps import LONG_S, LongSleeps
+from pipeline.sources.halts import LONG_S, Halt, Halts
 from pipeline.sources.process_table import Process, Stat, age_s, ancestry, read_process, read_stat, writers
 from pipeline.sources.processes import ProcessSource
 from tests.pipeline.sources.watch import Watch
@@ -85,7 +85,7 @@ def run() -> Iterator[Path]:
 
 async def test_a_long_sleep_in_the_kernel_is_reported_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that nothing can wake is named, with the time it has hung, and only once."""
-    monkeypatch.setattr("pipeline.sources.long_sleeps.LONG_S", 0.5)
+    monkeypatch.setattr("pipeline.sources.halts.LONG_S", 0.5)
     script = run.parent / "sleeper.py"
     script.write_text(SLEEPER)
     with outsider(run.parent, f'exec "{sys.executable}" "{script}" > "{run}/logs/attempt_1/trainer.log" 2>&1'):
@@ -97,6 +97,19 @@ async def test_a_long_sleep_in_the_kernel_is_reported_once(run: Path, monkeypatc
     (pid,) = (pid for pid in watch.pids() if f" {pid} " in text)
     assert text in {f"process trainer {pid} has been in uninterruptible sleep for {seconds} s" for seconds in (0, 1)}
     assert (event.node, event.origin) == ("node-0", "kernel")
+
+
+async def test_a_process_that_somebody_stopped_is_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is stopped, as by Ctrl-Z, is alive for the scan and does nothing: it is said."""
+    monkeypatch.setattr("pipeline.sources.halts.LONG_S", 0.3)
+    with outsider(run.parent, f'exec "{sys.executable}" -c "{TITLED}" > "{run}/logs/attempt_1/trainer.log"'):
+        async with watching(ProcessSource(run, "node-0", 0.1)) as watch:
+            await watch.until(lambda: bool(watch.pids()))
+            (pid,) = watch.pids()
+            os.kill(pid, signal.SIGSTOP)
+            await watch.until(lambda: bool(watch.texts()))
+            os.kill(pid, signal.SIGCONT)
+    assert watch.texts() == [f"process trainer {pid} has been stopped by a signal for 0 s"]
 
 
 async def test_a_run_in_a_container_is_found_by_its_files(run: Path) -> None:
@@ -185,26 +198,30 @@ def asleep(pid: int, switches: int | None, state: str = "D", start: int = 1) -> 
 
 def test_many_short_sleeps_are_not_a_long_one() -> None:
     """A process that reads files is often asleep when looked at, but has been awake in between."""
-    sleeps = LongSleeps()
-    assert not [found for number in range(20) if (found := sleeps.look([asleep(7, number)], number * 15.0))]
+    halts = Halts()
+    assert not [found for number in range(20) if (found := halts.look([asleep(7, number)], number * 15.0))]
 
 
 def test_a_sleep_that_ended_is_forgotten() -> None:
     """After it has run, or where the pid is another process, a process has to hang for long anew."""
-    sleeps = LongSleeps()
-    assert sleeps.look([asleep(7, 3)], 0) == []
-    assert sleeps.look([asleep(7, None, state="S")], LONG_S / 2) == []
-    assert sleeps.look([asleep(7, 3)], LONG_S) == []
-    assert sleeps.look([asleep(7, 3, start=2)], LONG_S * 1.9) == []
-    assert sleeps.look([asleep(7, 3, start=2)], LONG_S * 3) == [(7, pytest.approx(LONG_S * 1.1))]
+    halts = Halts()
+    assert halts.look([asleep(7, 3)], 0) == []
+    assert halts.look([asleep(7, None, state="S")], LONG_S / 2) == []
+    assert halts.look([asleep(7, 3)], LONG_S) == []
+    assert halts.look([asleep(7, 3, start=2)], LONG_S * 1.9) == []
+    assert halts.look([asleep(7, 3, start=2)], LONG_S * 3) == [
+        (7, "in uninterruptible sleep", pytest.approx(LONG_S * 1.1))
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1) | st.none()), max_size=40))
 def test_a_sleep_is_said_once(looks: list[tuple[int, int | None]]) -> None:
     """Each unbroken sleep is named at the first look at which it is long, and at no other."""
-    sleeps = LongSleeps()
-    found = [sleeps.look([asleep(pid, switches)], number * LONG_S / 2) for number, (pid, switches) in enumerate(looks)]
-    expected: list[list[tuple[int, float]]] = []
+    halts = Halts()
+    found = [halts.look([asleep(pid, switches)], number * LONG_S / 2) for number, (pid, switches) in enumerate(looks)]
+    expected: list[list[Halt]] = []
     for (pid, _), same in groupby(looks):
-        expected += [[(pid, LONG_S)] if number == 2 else [] for number, _ in enumerate(same)]
+        expected += [
+            [Halt(pid, "in uninterruptible sleep", LONG_S)] if number == 2 else [] for number, _ in enumerate(same)
+        ]
     assert found == expected
