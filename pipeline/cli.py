@@ -19,7 +19,6 @@ from pipeline import cli_demo, cli_read, cli_test, recording
 from pipeline.alerts import SEVERITIES, CheckIn, Notification, Severity, Summary
 from pipeline.choice import choose
 from pipeline.config import Config, find_zone, load, load_rules
-from pipeline.events import in_era
 from pipeline.journal_file import JournalError, read_recording
 from pipeline.judge import judge
 from pipeline.log import set_up_logs
@@ -30,6 +29,7 @@ from pipeline.sources.replay import replay as replayed
 from pipeline.sources.replay import total_bytes
 from pipeline.state_directory import AlreadyWatched, StateDirectoryError, run_id, state_directory
 from pipeline.timeline import Timeline
+from pipeline.times import in_era
 from rules.engine import Engine
 from rules.load import BadFile
 from rules.rulebook import Rulebook

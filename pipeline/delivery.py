@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 import structlog
 
-from pipeline.events import Receipt, cut
+from pipeline.events import Receipt
+from pipeline.times import cut
 from sinks.base import OutboxItem, Rejected, Sink, TryAgain
 
 if TYPE_CHECKING:

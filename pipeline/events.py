@@ -7,7 +7,7 @@ does not change them. Readers ignore fields they do not know.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -21,10 +21,6 @@ MarkerKind: TypeAlias = Literal[
 ]
 Seeing: TypeAlias = Literal["seeing", "blind", "absent"]
 """A source sees; could or should see and does not; or was never there."""
-
-EPOCH = datetime.fromtimestamp(0, UTC)
-ERA_ENDS = datetime(2100, 1, 1, tzinfo=UTC)
-"""A time from then on is a mistake: waiting for it, an engine would write check-ins for thousands of years."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -42,6 +38,19 @@ class AttemptBegun(_Event, frozen=True, kw_only=True, tag="attempt"):
     number: int
     identity: str = ""
     """Device, inode and birth of the attempt's directory: after `--clean` the same number comes again."""
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """On how much the run runs; `None` where the config does not say."""
+
+    kind: str
+    """`single_node`, `multi_node`, or what a later prime-rl calls it."""
+    train_nodes: int | None = None
+    infer_nodes: int | None = None
+    train_gpus: int | None = None
+    """Of the one node."""
+    infer_gpus: int | None = None
+    gpus_per_node: int | None = None
 
 
 class RunConfigured(_Event, frozen=True, kw_only=True, tag="config"):
@@ -64,6 +73,11 @@ class RunConfigured(_Event, frozen=True, kw_only=True, tag="config"):
     engine_urls: list[str] = []
     """Prometheus pages of the inference engines."""
     trainer_metrics_url: str | None = None
+    max_off_policy_steps: int | None = None
+    """Policy versions that a rollout may be behind before it is dropped."""
+    deployment: Deployment | None = None
+    ports: dict[str, int] = {}
+    """Those that its processes listen on, by what listens; of several env servers the first."""
 
 
 class LogRecord(_Event, frozen=True, kw_only=True, tag="log"):
@@ -248,36 +262,6 @@ OutsideEvent: TypeAlias = (
 KeptEvent: TypeAlias = OutsideEvent | AttemptBegun | RunConfigured | Rollout | Marker
 """What a recording holds: also what a run deletes or overwrites."""
 Event: TypeAlias = ReadAgain | KeptEvent
-
-
-def cut(time: datetime) -> datetime:
-    """Cut *time* to whole milliseconds."""
-    return time.replace(microsecond=time.microsecond // 1000 * 1000)
-
-
-def from_epoch(seconds: float) -> datetime:
-    """
-    Return seconds since the epoch as an event's time.
-
-    Raises:
-        ValueError, OverflowError, OSError: It is not a time of this era.
-
-    """
-    return cut(in_era(datetime.fromtimestamp(seconds, UTC)))
-
-
-def in_era(time: datetime) -> datetime:
-    """
-    Return *time*, if it can be one of a run.
-
-    Raises:
-        ValueError: It cannot.
-
-    """
-    if time >= ERA_ENDS:
-        message = f"the year {time.year} is too far ahead"
-        raise ValueError(message)
-    return time
 
 
 def order(event: Event) -> tuple[datetime, str, str, int, int]:

@@ -16,8 +16,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, get_args
 
 import msgspec
 
-from pipeline.events import KeptEvent, cut, in_era
+from pipeline.events import KeptEvent
 from pipeline.formats.jsonl import MALFORMED, JsonLines
+from pipeline.times import cut, in_era
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

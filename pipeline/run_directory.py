@@ -17,7 +17,8 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from pipeline.birth import birth_ns
-from pipeline.events import Marker, MarkerKind, cut, from_epoch
+from pipeline.events import Marker, MarkerKind
+from pipeline.times import cut, from_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,17 +165,18 @@ class RunDirectory:
         return sorted(markers, key=lambda marker: (marker.time, marker.source))
 
     def config_files(self) -> dict[str, bytes]:
-        """Return the contents of the configs by their name below `configs/`; too large ones are left out."""
+        """Return the configs by their name below `configs/`, and the batch scripts; too large ones are left out."""
         configs = self.path / "configs"
         files: dict[str, bytes] = {}
-        for path in map(Path, sorted(_walk(configs, (".json", ".toml")))):
+        scripts = _matching(self.path, "*.sbatch")
+        for path in map(Path, [*sorted(_walk(configs, (".json", ".toml"))), *sorted(scripts)]):
             try:
                 with path.open("rb") as file:
                     data = file.read(CONFIG_BYTES + 1)
             except OSError:
                 continue
             if len(data) <= CONFIG_BYTES:
-                files[path.relative_to(configs).as_posix()] = data
+                files[path.relative_to(configs if path.suffix != ".sbatch" else self.path).as_posix()] = data
         return files
 
     def _log_file(self, path: str, attempt: int | None) -> LogFile:

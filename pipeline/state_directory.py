@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from pipeline.events import cut
+from pipeline.times import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

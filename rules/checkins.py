@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pipeline.alerts import Decision, IncidentChanged, Phase
-    from pipeline.events import Gap, RunConfigured
+    from pipeline.events import Deployment, Gap, RunConfigured
     from rules.figures import Figures
     from rules.rows import Run
     from rules.rulebook import Rulebook
@@ -223,10 +223,21 @@ def _described(config: RunConfigured) -> list[str]:
         "steps between checkpoints": config.checkpoint_interval,
         "resumes from step": config.resume_step,
     }
+    where = _deployed(config.deployment) if config.deployment else ""
     numbers = [f"{name} {amount}" for name, amount in amounts.items() if amount is not None]
     evals = f"Evaluated on {_names(config.eval_envs)}" if config.eval_envs else "Without evaluation"
     every = f", every {config.eval_interval} steps" if config.eval_envs and config.eval_interval else ""
-    return [f"{' '.join(filter(None, words))}: {', '.join(numbers)}", evals + every]
+    return [f"{' '.join(filter(None, words))}: {', '.join([*numbers, where] if where else numbers)}", evals + every]
+
+
+def _deployed(deployment: Deployment) -> str:
+    """Return on how much the run runs."""
+    if deployment.train_nodes is not None:
+        per = f" of {deployment.gpus_per_node} GPUs" if deployment.gpus_per_node else ""
+        return f"{deployment.train_nodes} nodes{per} to train, {deployment.infer_nodes or 0} for inference"
+    if deployment.train_gpus is not None:
+        return f"{deployment.train_gpus} GPUs to train, {deployment.infer_gpus or 0} for inference"
+    return ""
 
 
 def _open(incident: Incident, case: Case) -> str:

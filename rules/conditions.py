@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Severity
-from pipeline.events import EPOCH
+from pipeline.times import EPOCH
 from rules.escalation import Clear, Escalation
 from rules.pattern import Duration
 from rules.windows import Buckets

@@ -15,7 +15,6 @@ import msgspec
 
 from pipeline.alerts import Decision, HealthChanged, Summary
 from pipeline.events import (
-    EPOCH,
     AttemptBegun,
     DiskSpace,
     Event,
@@ -34,6 +33,7 @@ from pipeline.events import (
     SourceState,
     Tick,
 )
+from pipeline.times import EPOCH
 from rules import facts
 from rules.alerting import Alerts
 from rules.copies import is_copy

@@ -42,7 +42,15 @@ class Baseline(Table, frozen=True, kw_only=True):
 class FromConfig(Table, frozen=True, kw_only=True):
     """A threshold that the run's own config gives: *times* what stands under the key."""
 
-    key: Literal["max_steps", "batch_size", "group_size", "seq_len", "checkpoint_interval", "eval_interval"]
+    key: Literal[
+        "max_steps",
+        "batch_size",
+        "group_size",
+        "seq_len",
+        "checkpoint_interval",
+        "eval_interval",
+        "max_off_policy_steps",
+    ]
     times: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 

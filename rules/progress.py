@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Evidence, Severity
-from pipeline.events import EPOCH
+from pipeline.times import EPOCH
 from rules.alerting import LOOK_AGAIN
 from rules.facts import Fact
 from rules.rows import Moved, push

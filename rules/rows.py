@@ -12,7 +12,8 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from pipeline.alerts import Component, Evidence, Health, Phase, Severity
-from pipeline.events import EPOCH, Level, Role, RunConfigured, Seeing
+from pipeline.events import Level, Role, RunConfigured, Seeing
+from pipeline.times import EPOCH
 from rules.windows import Buckets
 
 RING = 60

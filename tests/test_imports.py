@@ -14,7 +14,7 @@ MODULE_LINES = 300
 FUNCTION_LINES = 40
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-FACTS = {"pipeline.events"}
+FACTS = {"pipeline.events", "pipeline.times"}
 DECISIONS = FACTS | {"pipeline.alerts"}
 FORMATS = DECISIONS | {"pipeline.formats", "pipeline.recording", "pipeline.run_directory"}
 PARTS = FORMATS | {"pipeline.own_thread", "pipeline.sources", "rules", "sinks"}
@@ -39,6 +39,7 @@ COMMANDS = {
 
 # Each package or module of ours, and what of ours it may import; of itself, anything.
 MAY_IMPORT: dict[str, set[str]] = {
+    "pipeline.times": set(),
     "pipeline.events": set(),
     "pipeline.alerts": FACTS,
     "pipeline.formats": DECISIONS,

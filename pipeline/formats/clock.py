@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pipeline.events import cut
 from pipeline.formats.headers import Clock, LocalTime, TimeOfDay
+from pipeline.times import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from pipeline.events import Metrics, from_epoch
+from pipeline.events import Metrics
 from pipeline.formats import jsonl
+from pipeline.times import from_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pipeline.events import Rollout, from_epoch
+from pipeline.events import Rollout
 from pipeline.formats import jsonl
+from pipeline.times import from_epoch
 
 if TYPE_CHECKING:
     from datetime import datetime

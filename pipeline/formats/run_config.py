@@ -7,12 +7,13 @@ not what it used to be, is unknown.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from pipeline.events import RunConfigured
+from pipeline.events import Deployment, RunConfigured
 from pipeline.formats.jsonl import MALFORMED
 
 if TYPE_CHECKING:
@@ -20,10 +21,19 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Files: TypeAlias = "Mapping[str, bytes]"
-"""Contents by name below `configs/`: `trainer.json`, `envs/train/math.json`."""
+"""Contents by name below `configs/`: `trainer.json`, `envs/train/math.json`; and of batch scripts: `rl.sbatch`."""
 
 _WHOLE = ("rl", "sft")
 _LARGEST = 2**53
+_EXPORT = re.compile(rb"(?m)^\s*export (NUM_TRAIN_NODES|NUM_INFER_NODES|GPUS_PER_NODE)=[\"']?(\d{1,6})\b")
+_PORTS = {
+    "router": ("inference", "server.port"),
+    "engine": ("inference", "backend_port"),
+    "trainer metrics": ("trainer", "metrics_server.port"),
+    "weight broadcast": ("trainer", "weight_broadcast.port"),
+    "rollout transport": ("orchestrator", "rollout_transport.port"),
+    "env servers": ("orchestrator", "env_server_base_port"),
+}
 
 
 class _Configs:
@@ -69,6 +79,9 @@ def configured(files: Files, time: datetime) -> RunConfigured:
         resume_step=_count(*configs.every("resume.step"), *configs.every("ckpt.resume_step")),
         engine_urls=_engine_urls(configs),
         trainer_metrics_url=_trainer_metrics_url(trainer),
+        max_off_policy_steps=_count(_at(orchestrator, "max_off_policy_steps")),
+        deployment=_deployment(configs, _exported(files)),
+        ports=_ports(configs),
     )
 
 
@@ -136,6 +149,33 @@ def _engine_urls(configs: _Configs) -> list[str]:
     if not urls and port:
         urls = [f"http://localhost:{port}/metrics"]
     return list(dict.fromkeys(urls))
+
+
+def _deployment(configs: _Configs, exported: dict[str, int]) -> Deployment | None:
+    """Return on how much it runs: of several nodes the batch script alone tells."""
+    table = next((found for found in configs.whole("deployment") if isinstance(found, dict)), {})
+    kind = _text(table.get("type")) or ("multi_node" if "NUM_TRAIN_NODES" in exported else None)
+    if kind is None:
+        return None
+    return Deployment(
+        kind=kind,
+        train_nodes=_count(table.get("num_train_nodes"), exported.get("NUM_TRAIN_NODES")),
+        infer_nodes=_count(table.get("num_infer_nodes"), exported.get("NUM_INFER_NODES")),
+        train_gpus=_count(table.get("num_train_gpus")),
+        infer_gpus=_count(table.get("num_infer_gpus")),
+        gpus_per_node=_count(table.get("gpus_per_node"), exported.get("GPUS_PER_NODE")),
+    )
+
+
+def _exported(files: Files) -> dict[str, int]:
+    """Return the numbers that the batch script exports."""
+    scripts = b"\n".join(data for name, data in sorted(files.items()) if name.endswith(".sbatch"))
+    return {name.decode(): int(value) for name, value in _EXPORT.findall(scripts)}
+
+
+def _ports(configs: _Configs) -> dict[str, int]:
+    known = {name: _count(_at(getattr(configs, component), path)) for name, (component, path) in _PORTS.items()}
+    return {name: port for name, port in known.items() if port}
 
 
 def _trainer_metrics_url(trainer: object) -> str | None:

@@ -174,6 +174,7 @@ class GivenConfig(Table, frozen=True, kw_only=True):
     batch_size: int | None = None
     group_size: int | None = None
     seq_len: int | None = None
+    max_off_policy_steps: int | None = None
     checkpoint_interval: int | None = None
     eval_interval: int | None = None
 

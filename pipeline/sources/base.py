@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 
-from pipeline.events import Event, Seeing, SourceState, cut
+from pipeline.events import Event, Seeing, SourceState
+from pipeline.times import cut
 
 Emit: TypeAlias = Callable[[Event], Awaitable[None]]
 """Takes an event, and makes the source wait while the stream is full."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.events import EPOCH, Metrics, Rollout
 from pipeline.formats import metric_rows, rollouts
 from pipeline.formats.jsonl import JsonLines
+from pipeline.times import EPOCH
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from pipeline.events import Metrics, Rollout
 
 
 class MetricsReader:

@@ -15,10 +15,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from pipeline.events import Metrics, from_epoch
+from pipeline.events import Metrics
 from pipeline.formats.clock import ClockState, LogClock, begin, begin_forwards
 from pipeline.formats.headers import TimeOfDay
 from pipeline.sources.log_reader import LogReader, clocks
+from pipeline.times import from_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -22,7 +22,7 @@ from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from pipeline.events import AttemptBegun, SourceState, cut
+from pipeline.events import AttemptBegun, SourceState
 from pipeline.formats.clock import ClockState
 from pipeline.formats.run_config import configured
 from pipeline.run_directory import LogFile
@@ -35,6 +35,7 @@ from pipeline.sources.sights import NAME, Sights, unreadable
 from pipeline.sources.steps import MARKERS, Markers, Rollouts
 from pipeline.sources.tail_group import TailGroup
 from pipeline.sources.tails import Moment, Read, Tail, Trouble
+from pipeline.times import cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.events import from_epoch
 from pipeline.formats.clock import ClockState
 from pipeline.sources.data_readers import MetricsReader
 from pipeline.sources.dating import COPIED, Dating, chunks, rows_of, survey
 from pipeline.sources.pieces import read_piece
 from pipeline.sources.positions import FilePosition, hash_head
+from pipeline.times import from_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,10 +8,11 @@ from math import nan
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pipeline.events import EPOCH, Event, LogRecord, Metrics, cut
+from pipeline.events import Event, LogRecord, Metrics
 from pipeline.formats import headers, step_lines
 from pipeline.formats.lines import LineReader
 from pipeline.formats.records import RawRecord, RecordReader
+from pipeline.times import EPOCH, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

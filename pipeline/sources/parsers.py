@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from pipeline.events import EPOCH, LogRecord, Metrics, Rollout, cut
+from pipeline.events import LogRecord, Metrics, Rollout
 from pipeline.formats.clock import LogClock
 from pipeline.sources.data_readers import MetricsReader, RolloutReader
 from pipeline.sources.dating import Dating
 from pipeline.sources.log_reader import AHEAD_S, LogReader, Reading
+from pipeline.times import EPOCH, cut
 
 if TYPE_CHECKING:
     from datetime import datetime

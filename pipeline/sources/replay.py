@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from pipeline.events import EPOCH, AttemptBegun, Event, Mark, Metrics, OutsideEvent, RunConfigured, order
+from pipeline.events import AttemptBegun, Event, Mark, Metrics, OutsideEvent, RunConfigured, order
 from pipeline.formats.run_config import configured
 from pipeline.sources.data_readers import MetricsReader, RolloutReader
 from pipeline.sources.dating import Dating, chunks, rows_of, survey
 from pipeline.sources.log_reader import LogReader
 from pipeline.sources.marked import play_back
+from pipeline.times import EPOCH
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pipeline.events import SourceState, cut
+from pipeline.events import SourceState
 from pipeline.sources.pieces import is_gone
 from pipeline.sources.tails import Trouble
+from pipeline.times import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,13 +12,14 @@ from collections import deque
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from pipeline.events import EPOCH, Marker, cut
+from pipeline.events import Marker
 from pipeline.formats.clock import ClockState
 from pipeline.run_directory import LogFile
 from pipeline.sources.parsers import RolloutParser
 from pipeline.sources.pieces import Key, entry, key
 from pipeline.sources.positions import FilePosition
 from pipeline.sources.tails import Tail
+from pipeline.times import EPOCH, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

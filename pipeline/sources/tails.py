@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from pipeline.events import EPOCH, Event, LogRecord, Metrics, Rollout, cut, from_epoch
+from pipeline.events import Event, LogRecord, Metrics, Rollout
 from pipeline.formats.clock import ClockState
 from pipeline.sources.pieces import Key, Piece, entry, is_gone, key, read_piece
 from pipeline.sources.positions import FilePosition, hash_head
+from pipeline.times import EPOCH, cut, from_epoch
 
 if TYPE_CHECKING:
     import os

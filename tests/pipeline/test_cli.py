@@ -12,9 +12,10 @@ from click.testing import CliRunner, Result
 
 from pipeline import cli_run
 from pipeline.cli import main
-from pipeline.events import Tick, from_epoch
+from pipeline.events import Tick
 from pipeline.journal import Batch, JournalError, open_journal
 from pipeline.state_directory import state_directory
+from pipeline.times import from_epoch
 from sinks.base import Rejected
 
 EXAMPLE = Path(__file__).parents[2] / "example" / "run"

@@ -27,10 +27,10 @@ from pipeline.events import (
     ScrapeFailed,
     SourceState,
     Tick,
-    cut,
 )
 from pipeline.formats.jsonl import LINE_BYTES
 from pipeline.recording import read, to_json, write
+from pipeline.times import cut
 
 SCENARIOS = Path(__file__).parents[2].parent / "shared" / "scenarios"
 TIME = datetime(2026, 8, 19, 12, 34, 56, 123000, UTC)

@@ -18,6 +18,7 @@ import rules
 from pipeline.alerts import CheckIn, Decision, Notification
 from pipeline.events import (
     AttemptBegun,
+    Deployment,
     Event,
     Gap,
     HostLine,
@@ -29,8 +30,8 @@ from pipeline.events import (
     ScrapeFailed,
     SourceState,
     Tick,
-    cut,
 )
+from pipeline.times import cut
 from rules.checkins import code, markdown
 from rules.engine import Engine
 from rules.load import decode
@@ -140,6 +141,27 @@ def test_the_first_entry_comes_when_the_run_runs_and_sums_it_up() -> None:
         "- Not to be seen here: gpus",
         f"- Watched by runwatch: an entry every 1h; {TOLD}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "said"),
+    [
+        (
+            Deployment(kind="single_node", train_gpus=2, infer_gpus=1),
+            "batch size 128, 2 GPUs to train, 1 for inference",
+        ),
+        (
+            Deployment(kind="multi_node", train_nodes=4, infer_nodes=2, gpus_per_node=8),
+            "batch size 128, 4 nodes of 8 GPUs to train, 2 for inference",
+        ),
+        (Deployment(kind="x"), "batch size 128"),
+    ],
+)
+def test_on_how_much_it_runs(deployment: Deployment, said: str) -> None:
+    """The summary says so where it is known."""
+    config = RunConfigured(time=at(0), max_steps=400, batch_size=128, deployment=deployment)
+    (entry,) = entries([config, step(60, 1)], 120)
+    assert f"until step 400, {said}\n" in entry.text
 
 
 def test_an_attempt_that_does_not_get_going_has_its_first_entry_after_ten_minutes() -> None:

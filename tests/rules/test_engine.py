@@ -36,8 +36,8 @@ from pipeline.events import (
     ScrapeFailed,
     SourceState,
     Tick,
-    cut,
 )
+from pipeline.times import cut
 from rules.engine import Engine
 from rules.rulebook import Rulebook
 

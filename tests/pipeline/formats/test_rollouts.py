@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import EPOCH, Rollout
+from pipeline.events import Rollout
 from pipeline.formats import metric_rows, rollouts
 from pipeline.formats.jsonl import JsonLines
+from pipeline.times import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

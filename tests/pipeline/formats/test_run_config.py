@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import EPOCH, RunConfigured
+from pipeline.events import Deployment, RunConfigured
 from pipeline.formats.run_config import configured
+from pipeline.times import EPOCH
 
+PORTS = {
+    "router": 8000,
+    "engine": 8100,
+    "trainer metrics": 9400,
+    "weight broadcast": 29501,
+    "rollout transport": 5555,
+    "env servers": 5000,
+}
 ARCHIVE = Path(__file__).parents[3].parent / "shared" / "golden.tar.gz"
 
 
@@ -62,11 +71,27 @@ def test_golden_configs(golden: Path, era: str, train: list[str], evaluated: lis
         resume_step=4,
         engine_urls=["http://localhost:8100/metrics"],
         trainer_metrics_url="http://localhost:9400/metrics",
+        max_off_policy_steps=local.max_off_policy_steps,
+        ports=PORTS,
     )
+    assert local.max_off_policy_steps is not None
     whole = configured(files(golden / era / "slurm-single-node-dry-run" / "configs"), EPOCH)
     assert (whole.name, whole.max_steps, whole.batch_size, whole.resume_step) == ("reverse-mix-0821", 8, 16, None)
     assert whole.engine_urls == local.engine_urls
     assert whole.trainer_metrics_url == local.trainer_metrics_url
+    assert whole.deployment == Deployment(kind="single_node", train_gpus=2, infer_gpus=1, gpus_per_node=8)
+    assert whole.ports == PORTS
+
+
+def test_several_nodes_are_told_by_the_batch_script() -> None:
+    """A run on several nodes has no config of the whole: its script says on how many."""
+    script = b"#!/bin/bash\nexport NUM_TRAIN_NODES=4\n  export NUM_INFER_NODES='2'\nexport GPUS_PER_NODE=8 # all\n"
+    script += b"export NUM_TRAIN_NODESX=9\n"
+    found = configured({"rl.sbatch": script, "trainer.json": b"{}"}, EPOCH)
+    assert found.deployment == Deployment(kind="multi_node", train_nodes=4, infer_nodes=2, gpus_per_node=8)
+    assert configured({"rl.sbatch": b"export NUM_TRAIN_NODES=many\nsrun x"}, EPOCH).deployment is None
+    whole = {"deployment": {"type": "multi_node", "num_train_nodes": 2, "num_infer_nodes": None, "later": [1]}}
+    assert read(rl=whole).deployment == Deployment(kind="multi_node", train_nodes=2)
 
 
 def test_nothing_is_known_without_configs() -> None:

@@ -21,18 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.events import (
-    EPOCH,
-    AttemptBegun,
-    Event,
-    LogRecord,
-    Marker,
-    Metrics,
-    Rollout,
-    RunConfigured,
-    SourceState,
-    order,
-)
+from pipeline.events import AttemptBegun, Event, LogRecord, Marker, Metrics, Rollout, RunConfigured, SourceState, order
 from pipeline.run_directory import RunDirectory
 from pipeline.sources import parsers
 from pipeline.sources.files import CONFIGS, LAUNCHED, Files, Taken
@@ -41,6 +30,7 @@ from pipeline.sources.positions import FilePosition
 from pipeline.sources.replay import replay
 from pipeline.sources.steps import Markers
 from pipeline.sources.tails import Read
+from pipeline.times import EPOCH
 
 ZONE = ZoneInfo("UTC")
 START = datetime(2026, 8, 19, 12, 0, 0, tzinfo=UTC)

@@ -21,10 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import HostLine, LogRecord, cut
+from pipeline.events import HostLine, LogRecord
 from pipeline.sources.launcher_pane import LauncherPane
 from pipeline.sources.log_reader import LogReader
 from pipeline.sources.screen_lines import Screen, first_of
+from pipeline.times import cut
 from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import Event, LogRecord, Metrics, from_epoch
+from pipeline.events import Event, LogRecord, Metrics
 from pipeline.formats.clock import ClockState, LogClock, begin
 from pipeline.sources.log_reader import HELD_RECORDS, LogReader, clocks
 from pipeline.sources.positions import HEAD_BYTES, FilePosition, hash_head
+from pipeline.times import from_epoch
 
 ARCHIVE = Path(__file__).parents[3].parent / "shared" / "golden.tar.gz"
 ZONE = ZoneInfo("UTC")

@@ -21,11 +21,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.events import Event, ProcessState, Role, SourceState, cut
+from pipeline.events import Event, ProcessState, Role, SourceState
 from pipeline.sources.base import SourceError
 from pipeline.sources.process_table import Process, Stat, parse_stat
 from pipeline.sources.processes import ProcessSource
 from pipeline.sources.run_tree import run_roles
+from pipeline.times import cut
 from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
