@@ -1,0 +1,99 @@
+"""Values against their own past: the engine's baselines as a slow and obvious reading of the manual has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import fmean, median
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Watch = Callable[..., Any]
+
+WORDS = {"spike": 2.0, "drop": 0.5, "deviation": 4.0, "above": 5.0, "below": 1.0}
+VALUES = st.one_of(
+    st.sampled_from([0.0, 1.0, 1.0, 1.1, 0.9, 2.0, 2.5, 10.0, -3.0, math.nan]),
+    st.floats(-5, 20, allow_nan=False).map(lambda value: round(value, 3)),
+)
+
+
+def rule(word: str, baseline: dict[str, Any], hits: int, of_last: int) -> str:
+    """Return a rule about one series."""
+    shown = ", ".join(f"{key} = {str(value).lower()}" for key, value in baseline.items())
+    return f"""
+[[rule]]
+name = "odd"
+failure_mode = "odd"
+component = "trainer"
+summary = "{{value}}"
+clear = {{ quiet = "9h" }}
+baseline = {{ {shown} }}
+on = {{ metric = {{ name = ["x"] }} }}
+escalate = [{{ severity = "warning", {word} = {WORDS[word]}, persistent = {hits}, of_last = {of_last} }}]
+"""
+
+
+def is_hit(word: str, value: float, known: list[float], warm_up: int) -> bool:
+    """Tell whether a value is a hit, all that counts as usual being *known*."""
+    if math.isnan(value):
+        return False
+    if word == "above":
+        return value > WORDS[word]
+    if word == "below":
+        return value < WORDS[word]
+    if len(known) < warm_up:
+        return False
+    middle = median(known)
+    spread = 1.4826 * median([abs(one - middle) for one in known])
+    spread = spread or 1.2533 * fmean([abs(one - middle) for one in known])
+    away = (value - middle) / spread if spread else math.copysign(math.inf, value - middle) if value != middle else 0.0
+    if word == "spike":
+        return value > WORDS[word] * middle and away > 3
+    if word == "drop":
+        return value < (1 - WORDS[word]) * middle and away < -3
+    return abs(away) > WORDS[word]
+
+
+def first_alert(values: list[float], word: str, baseline: dict[str, Any], hits: int, of_last: int) -> int | None:
+    """Return at which value the rule first holds, going through all of them anew for each."""
+    usual: list[float] = []
+    marks: list[bool] = []
+    for number, value in enumerate(values):
+        known = usual[: baseline["values"]] if baseline["frozen"] else usual[-baseline["values"] :]
+        hit = is_hit(word, value, known, baseline["warm_up"])
+        marks.append(hit)
+        if hit and sum(marks[-of_last:]) >= hits:
+            return number
+        if not (math.isnan(value) or hit or number < baseline["skip"]):
+            usual.append(value)
+    return None
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    values=st.lists(VALUES, max_size=40),
+    word=st.sampled_from(sorted(WORDS)),
+    baseline=st.fixed_dictionaries(
+        {
+            "values": st.integers(3, 12),
+            "frozen": st.booleans(),
+            "skip": st.integers(0, 4),
+            "warm_up": st.integers(2, 8),
+        }
+    ),
+    hits=st.integers(2, 4),
+    more=st.integers(0, 3),
+)
+def test_a_baseline_is_as_a_slow_one_says(
+    watch: Watch, values: list[float], word: str, baseline: dict[str, Any], hits: int, more: int
+) -> None:
+    """Whatever comes, and with a restart after each value, the rule first holds where the slow one does."""
+    run = watch(rule(word, baseline, hits, hits + more))
+    for number, value in enumerate(values):
+        run.metric(number * 60, number, x=value)
+        run.restart()
+    expected = first_alert(values, word, baseline, hits, hits + more)
+    fired = [at_s / 60 for at_s, _, _, state in run.alerts if state == "firing"][:1]
+    assert fired == ([] if expected is None else [expected])
