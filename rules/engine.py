@@ -228,6 +228,8 @@ class Engine:
         if fact is None or is_copy(fact, self._state):
             return
         milestones, rules, ended = self._book.matches(fact.text, fact.component)
+        if rules and self._book.is_quoted(fact.text):
+            rules = []
         ends = [(rule, found) for rule in ended if (found := ends_log(rule, fact)) is not None]
         for rule, found in ends:
             self._alerts.end(rule, msgspec.structs.replace(fact, labels=fact.labels | found), at)

@@ -170,6 +170,8 @@ class Known(Table, frozen=True, kw_only=True):
 
     why: str
     pattern: Pattern
+    quoted: bool = False
+    """Whether what it says is only quoted, as in a printed config: then rules do not look at it either."""
 
 
 class Notify(Table, frozen=True, kw_only=True):

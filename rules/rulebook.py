@@ -75,6 +75,7 @@ class Rulebook:
         self._referring = [rule for rule in named.values() if refers(rule)]
         known = [one for file in files for one in file.known]
         self._known = PatternSet([(number, one.pattern) for number, one in enumerate(known)])
+        self._quoted = PatternSet([(number, one.pattern) for number, one in enumerate(known) if one.quoted])
 
     def of_one_run(self) -> Rulebook:
         """Return the same rules, for one run to `configure`."""
@@ -104,6 +105,10 @@ class Rulebook:
         milestones = [self._milestones[name] for kind, name in found if kind == "milestone"]
         rules, ended = ([self.rules[name] for kind, name in found if kind == wanted] for wanted in ("rule", "end"))
         return Found([m for m in milestones if not m.component or component in m.component], rules, ended)
+
+    def is_quoted(self, text: str) -> bool:
+        """Tell whether *text* only quotes what it says."""
+        return bool(self._quoted.matches(text))
 
     def is_known(self, text: str) -> bool:
         """Tell whether *text* is known to be harmless."""
