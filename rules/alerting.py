@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -11,6 +10,7 @@ from rules import conditions
 from rules.facts import clip, template
 from rules.incidents import Incidents
 from rules.rows import Cell, Records
+from rules.subjects import cell_key, subject
 from rules.summaries import summary
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ LOOK_AGAIN = timedelta(seconds=10)
 FOLDED = timedelta(seconds=1)
 """The same record from another rank or process, no later than this, is one fact."""
 EVIDENCE = 5
-_SUBJECT_BYTES = 64
 
 
 class Alerts:
@@ -67,7 +66,7 @@ class Alerts:
                 hits.add(at)
         self._add_total(cell, at)
         cell.count += 1
-        cell.last_hit, cell.fields = at, _clipped(fact.labels)
+        cell.last_hit, cell.fields, cell.steps = at, _clipped(fact.labels), 0
         self._keep(key, fact.evidence)
         conditions.note_share(rule, cell, at)
         cell.share = conditions.share(cell, at)
@@ -203,13 +202,25 @@ class Alerts:
         cells = [(key, self._state.get(Cell, key)) for key in sorted(self._firing)]
         return [(key, cell) for key, cell in cells if cell is not None]
 
+    def stepped(self, component: Component, at: datetime) -> None:
+        """Note that *component* has made a step: what it was blamed for and has got over resolves."""
+        for key, cell in self.firing():
+            rule = self._book.rules.get(cell.rule)
+            steps = rule.clear.steps if rule is not None and rule.clear is not None else None
+            if steps is None or cell.component != component:
+                continue
+            cell.steps += 1
+            self._state.put(key, cell)
+            if cell.steps >= steps:
+                self.resolve(key, at)
+
     def fires(self, rule: Rule, fact: Fact) -> bool:
         """Tell whether the rule fires for the fact's subject."""
         return self.key(rule, fact) in self._firing
 
     def key(self, rule: Rule, fact: Fact) -> str:
         """Return the key of the rule and the fact's subject."""
-        return _key(rule, rule.component or fact.component, _subject(rule, fact))
+        return cell_key(rule, rule.component or fact.component, subject(rule, fact))
 
     def healths(self) -> list[Health]:
         """Return what each alert that fires makes of the run's health."""
@@ -224,7 +235,7 @@ class Alerts:
         key = self.key(rule, fact)
         cell = self._state.get(Cell, key)
         if cell is None:
-            component, labels = rule.component or fact.component, _subject(rule, fact)
+            component, labels = rule.component or fact.component, subject(rule, fact)
             hits, totals = conditions.windows(rule), conditions.windows(rule, fractions=True)
             cell = Cell(rule=rule.name, component=component, labels=labels, hits=hits, totals=totals)
         return key, cell
@@ -285,16 +296,5 @@ def _is_graver(held: Severity | None, than: Severity | None) -> TypeGuard[Severi
     return held is not None and (than is None or SEVERITIES.index(held) > SEVERITIES.index(than))
 
 
-def _subject(rule: Rule, fact: Fact) -> dict[str, str]:
-    return {name: clip(fact.labels.get(name, "")) for name in rule.on.subject}
-
-
 def _clipped(labels: dict[str, str]) -> dict[str, str]:
     return {name: clip(value) for name, value in labels.items()}
-
-
-def _key(rule: Rule, component: Component, labels: dict[str, str]) -> str:
-    subject = "|".join(f"{name}={value}" for name, value in sorted(labels.items()))
-    if len(said := subject.encode()) > _SUBJECT_BYTES:  # incidents list the keys of their alerts
-        subject = hashlib.blake2b(said, digest_size=16).hexdigest()
-    return f"cell|{rule.name}|{component}|{subject}"

@@ -234,9 +234,9 @@ def _deployed(deployment: Deployment) -> str:
     """Return on how much the run runs."""
     if deployment.train_nodes is not None:
         per = f" of {deployment.gpus_per_node} GPUs" if deployment.gpus_per_node else ""
-        return f"{deployment.train_nodes} nodes{per} to train, {deployment.infer_nodes or 0} for inference"
+        return f"{deployment.train_nodes} nodes{per} to train, {deployment.infer_nodes or 0} to sample"
     if deployment.train_gpus is not None:
-        return f"{deployment.train_gpus} GPUs to train, {deployment.infer_gpus or 0} for inference"
+        return f"{deployment.train_gpus} GPUs to train, {deployment.infer_gpus or 0} to sample"
     return ""
 
 

@@ -135,12 +135,14 @@ class Clear(Table, frozen=True, kw_only=True):
     for_: Duration | None = msgspec.field(default=None, name="for")
     attempt: Literal[True] | None = None
     """Only with the next launch."""
+    steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """With the next launch; or, if it is to blame, when the trainer has made so many further steps."""
 
     def __post_init__(self) -> None:
         """Refuse none, or more than one."""
-        given = [key for key in ("quiet", "fraction", "attempt") if getattr(self, key) is not None]
+        given = [key for key in ("quiet", "fraction", "attempt", "steps") if getattr(self, key) is not None]
         if len(given) != 1:
-            message = f"give exactly one of quiet, fraction, attempt; here: {' and '.join(given) or 'none'}"
+            message = f"give exactly one of quiet, fraction, attempt, steps; here: {' and '.join(given) or 'none'}"
             raise ValueError(message)
         if self.fraction is not None and self.for_ is None:
             message = '"fraction" needs for'

@@ -59,6 +59,8 @@ class Progress:
         if clock.event == "metrics" and row.at != EPOCH and number == row.number:
             self._state.put(_key(clock.name), row)
             return  # the console and the metrics file both tell of a step, and so do copies of either
+        if clock.is_step and (component := self._book.components.writer.get(clock.of)) is not None:
+            self._alerts.stepped(component, at)
         if clock.is_step and row.at != EPOCH:
             took_s = (at - row.at).total_seconds()
             row.longest_s = max(row.longest_s, took_s)

@@ -81,8 +81,6 @@ class Cell(BaseRow, kw_only=True, tag="cell"):
     """When something came that was no hit."""
     since: datetime | None = None
     """Since when the share is low enough to clear, or the source is blind."""
-    number: int | None = None
-    """The step of the last value that was counted."""
     template: int = 0
     template_at: datetime = EPOCH
     template_by: int = 0
@@ -94,6 +92,8 @@ class Cell(BaseRow, kw_only=True, tag="cell"):
     """What the last hit gives to the summary."""
     share: tuple[int, int] | None = None
     """At the last hit: hits and all of the first window that measures a fraction."""
+    steps: int = 0
+    """Of what is to blame since the last hit, while it fires and that matters."""
 
 
 class Records(BaseRow, kw_only=True, tag="evidence"):

@@ -352,3 +352,47 @@ def test_the_health_follows_what_fires(watch: Watch) -> None:
     run.log(30, "all is well")
     run.tick(10_000)
     assert [(at_s, health) for at_s, health, _ in run.healths] == [(0, "Degraded"), (320, "Healthy")]
+
+
+STEPS = """
+[[clock]]
+name = "trained"
+event = "metrics"
+of = "trainer"
+is_step = true
+
+[[rule]]
+name = "boom"
+failure_mode = "boom"
+summary = "{component}"
+on = { log = { pattern = "boom" } }
+escalate = [{ severity = "critical", immediately = true }]
+clear = { steps = 3 }
+"""
+
+
+def test_what_the_trainer_has_got_over_resolves(watch: Watch) -> None:
+    """Further steps show that it goes on; a hit among them counts anew, and a step that is told twice is one."""
+    run = watch(STEPS)
+    run.log(0, "boom")
+    run.step(10, 1)
+    run.step(20, 2)
+    run.log(25, "boom")
+    for at_s, number in ((30, 3), (40, 4), (41, 4)):
+        run.step(at_s, number)
+    run.restart()
+    assert len(run.alerts) == 1
+    run.step(50, 5)
+    assert run.alerts == [(0, "boom", "critical", "firing"), (50, "boom", "critical", "resolved")]
+
+
+def test_steps_of_the_trainer_say_nothing_of_another(watch: Watch) -> None:
+    """An engine that failed stays so until the next launch, however far the trainer comes."""
+    run = watch(STEPS)
+    run.attempt(0, 1)
+    run.log(1, "boom", source="inference.log")
+    for number in range(1, 9):
+        run.step(number * 10, number)
+    assert len(run.alerts) == 1
+    run.attempt(100, 2)
+    assert run.alerts[-1] == (100, "boom", "critical", "resolved")

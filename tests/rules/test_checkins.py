@@ -148,11 +148,11 @@ def test_the_first_entry_comes_when_the_run_runs_and_sums_it_up() -> None:
     [
         (
             Deployment(kind="single_node", train_gpus=2, infer_gpus=1),
-            "batch size 128, 2 GPUs to train, 1 for inference",
+            "batch size 128, 2 GPUs to train, 1 to sample",
         ),
         (
             Deployment(kind="multi_node", train_nodes=4, infer_nodes=2, gpus_per_node=8),
-            "batch size 128, 4 nodes of 8 GPUs to train, 2 for inference",
+            "batch size 128, 4 nodes of 8 GPUs to train, 2 to sample",
         ),
         (Deployment(kind="x"), "batch size 128"),
     ],
