@@ -104,6 +104,21 @@ def _of_rule(rule: Rule, logs: Sequence[File], tested: Mapping[str, Sequence[str
         for why in _escalation(rule, escalation):
             yield ("escalate", i), why
     yield from _clearing(rule)
+    yield from _ending(rule)
+
+
+def _ending(rule: Rule) -> Iterator[Fault]:
+    """Yield what keeps the end that a rule waits for from being known as one."""
+    log = rule.on.log
+    if log is None or log.until is None:
+        return
+    if rule.component is None and len(log.component) != 1:
+        yield ("on", "log", "until"), "an end in another component's log would be of another subject: give component"
+    groups = {name for name, _ in log.until.groups}
+    begun = {name for name, _ in log.pattern.groups}
+    for i, label in enumerate(rule.on.per):
+        if label in begun and label not in groups:
+            yield ("on", "per", i), f'its end does not say which "{label}" it is of: name that group in until as well'
 
 
 def _patterns(rule: Rule, texts: Sequence[str]) -> Iterator[Fault]:
@@ -167,6 +182,8 @@ def _clearing(rule: Rule) -> Iterator[Fault]:
     fractions = [e.fraction for e in rule.escalate if e.fraction is not None]
     if clear is None or rule.clear is None:
         return
+    if rule.on.attempt is not None and (clear.attempt or clear.steps):
+        yield ("clear",), "its alerts begin anew with each launch; clear them by quiet"
     if rule.on.lasts:
         yield ("clear",), f"what ends {rule.on.kind} resolves it; clear says nothing here"
     elif clear.fraction is not None and not fractions:

@@ -164,19 +164,22 @@ class RunDirectory:
                     markers.append(Marker(time=time, source=self._relative(step / name), kind=kind, number=number))
         return sorted(markers, key=lambda marker: (marker.time, marker.source))
 
+    def config_paths(self) -> list[Path]:
+        """Return where configs are, those below `configs/`, then the batch scripts, which tell of several nodes."""
+        configs, scripts = _walk(self.path / "configs", (".json", ".toml")), _matching(self.path, "*.sbatch")
+        return [Path(path) for path in (*sorted(configs), *sorted(scripts))]
+
     def config_files(self) -> dict[str, bytes]:
         """Return the configs by their name below `configs/`, and the batch scripts; too large ones are left out."""
-        configs = self.path / "configs"
         files: dict[str, bytes] = {}
-        scripts = _matching(self.path, "*.sbatch")
-        for path in map(Path, [*sorted(_walk(configs, (".json", ".toml"))), *sorted(scripts)]):
+        for path in self.config_paths():
             try:
                 with path.open("rb") as file:
                     data = file.read(CONFIG_BYTES + 1)
             except OSError:
                 continue
             if len(data) <= CONFIG_BYTES:
-                files[path.relative_to(configs if path.suffix != ".sbatch" else self.path).as_posix()] = data
+                files[self._relative(path).removeprefix("configs/")] = data
         return files
 
     def _log_file(self, path: str, attempt: int | None) -> LogFile:

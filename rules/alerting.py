@@ -5,18 +5,22 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeGuard
 
+import msgspec
+
 from pipeline.alerts import SEVERITIES, AlertChanged, Severity
 from rules import conditions
 from rules.facts import clip, template
+from rules.firing import Firing
 from rules.incidents import Incidents
 from rules.rows import Cell, Records
+from rules.sleeps import awake_from
 from rules.subjects import cell_key, subject
 from rules.summaries import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pipeline.alerts import Component, Decision, Evidence, Health
+    from pipeline.alerts import Component, Decision, Evidence
     from rules.facts import Fact
     from rules.model import Rule
     from rules.rows import Run
@@ -36,11 +40,7 @@ class Alerts:
     def __init__(self, state: State, book: Rulebook, run: Run, say: Callable[[Decision], None]) -> None:
         self._state, self._book, self._run, self._say = state, book, run, say
         self.incidents = Incidents(state, book, run, say)
-        self._firing = {key for key, cell in state.every(Cell) if cell.severity is not None}
-        self._healths: list[Health] | None = None
-        """Asked for after each event; `None` when what fires has changed."""
-        self.changes = 0
-        """How often what fires has changed."""
+        self.firing = Firing(state, book)
 
     def admits(self, rule: Rule, time: datetime) -> bool:
         """
@@ -133,13 +133,14 @@ class Alerts:
 
     def overdue(self, key: str, rule: Rule, cell: Cell, at: datetime, *, blind: bool) -> None:
         """Fire a rule about what has begun and not ended for too long, unless the end may not have been seen."""
-        held, due = conditions.lasted(rule, cell.since or at, at)
+        since = awake_from(cell.since or at, self._run)
+        held, due = conditions.lasted(rule, since, at)
         if not self.admits(rule, at):
             held, due = None, None
         elif blind:
             held, due = None, at + LOOK_AGAIN
         cell.due = due
-        cell.fields["minutes"] = f"{(at - (cell.since or at)).total_seconds() / 60:.0f}"
+        cell.fields["minutes"] = f"{(at - since).total_seconds() / 60:.0f}"
         self._state.put(key, cell)
         if _is_graver(held, cell.severity):
             self._fire(key, rule, cell, at, held)
@@ -172,21 +173,21 @@ class Alerts:
         """Resolve everything, and forget what was counted, but of launches."""
         for key, cell in self._state.every(Cell):
             rule = self._book.rules.get(cell.rule)
-            if rule is None or rule.on.attempt is None:
-                self.resolve(key, at)
+            self.resolve(key, at)
+            if rule is not None and rule.on.attempt is not None:
+                kept = msgspec.structs.replace(cell, severity=None, fired=None, incident="")
+                kept.due = conditions.forgotten_at(rule, kept)
+                self._state.put(key, kept)
 
     def forget(self, key: str) -> None:
         """Drop a subject."""
-        if key in self._firing:
-            self._firing.discard(key)
-            self._healths = None
-            self.changes += 1
+        self.firing.drop(key)
         self._state.drop(key)
         self._state.drop(f"evidence|{key}")
 
     def rearm(self, at: datetime, blind: Callable[[Rule, Cell], bool]) -> None:
         """Set the timers of what fires anew that fell due while it could not be seen, and can be again."""
-        for key in sorted(self._firing):
+        for key in sorted(self.firing.keys):
             cell = self._state.get(Cell, key)
             rule = self._book.rules.get(cell.rule) if cell else None
             if cell is None or rule is None or cell.due is not None or blind(rule, cell):
@@ -197,17 +198,13 @@ class Alerts:
             cell.due = conditions.clears_at(rule, cell, seen_since=at)
             self._state.put(key, cell)
 
-    def firing(self) -> list[tuple[str, Cell]]:
-        """Return what fires, by key."""
-        cells = [(key, self._state.get(Cell, key)) for key in sorted(self._firing)]
-        return [(key, cell) for key, cell in cells if cell is not None]
-
     def stepped(self, component: Component, at: datetime) -> None:
         """Note that *component* has made a step: what it was blamed for and has got over resolves."""
-        for key, cell in self.firing():
-            rule = self._book.rules.get(cell.rule)
+        for key in sorted(self.firing.keys):
+            cell = self._state.get(Cell, key)
+            rule = self._book.rules.get(cell.rule) if cell else None
             steps = rule.clear.steps if rule is not None and rule.clear is not None else None
-            if steps is None or cell.component != component:
+            if cell is None or steps is None or cell.component != component:
                 continue
             cell.steps += 1
             self._state.put(key, cell)
@@ -216,20 +213,11 @@ class Alerts:
 
     def fires(self, rule: Rule, fact: Fact) -> bool:
         """Tell whether the rule fires for the fact's subject."""
-        return self.key(rule, fact) in self._firing
+        return self.key(rule, fact) in self.firing.keys
 
     def key(self, rule: Rule, fact: Fact) -> str:
         """Return the key of the rule and the fact's subject."""
         return cell_key(rule, rule.component or fact.component, subject(rule, fact))
-
-    def healths(self) -> list[Health]:
-        """Return what each alert that fires makes of the run's health."""
-        if self._healths is None:
-            cells = [cell for key in self._firing if (cell := self._state.get(Cell, key)) is not None]
-            rules = self._book.rules
-            told = [rules[c.rule] for c in cells if c.severity != "info" and c.rule in rules]
-            self._healths = [rule.health for rule in told if not rule.silent]
-        return self._healths
 
     def _cell(self, rule: Rule, fact: Fact) -> tuple[str, Cell]:
         key = self.key(rule, fact)
@@ -265,9 +253,7 @@ class Alerts:
 
     def _fire(self, key: str, rule: Rule, cell: Cell, at: datetime, severity: Severity) -> None:
         cell.severity, cell.fired = severity, cell.fired or at
-        self._firing.add(key)
-        self._healths = None
-        self.changes += 1
+        self.firing.add(key, rule)
         self._state.put(key, cell)
         if rule.silent:
             return

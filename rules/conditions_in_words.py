@@ -66,7 +66,7 @@ def clears(rule: Rule) -> str:
     if clear.attempt:
         return "with the next launch"
     if clear.steps:
-        return f"with the next launch, or after {clear.steps} further steps of what is to blame"
+        return f"with the next launch, or after {clear.steps} further steps, if those are made by what is to blame"
     if clear.fraction is not None:
         return f"when the share has been below {clear.fraction:.0%} for {clear.for_}"
     good = ", good values coming" if rule.on.metric else ""

@@ -34,7 +34,7 @@ from pipeline.events import (
     Tick,
 )
 from pipeline.times import EPOCH
-from rules import facts
+from rules import facts, sleeps
 from rules.alerting import Alerts
 from rules.copies import is_copy
 from rules.phases import Phases, health_of
@@ -90,7 +90,7 @@ class Engine:
         self._sources = Sources(self._state, book, self._alerts)
         self._values = Values(self._state, book, self._alerts)
         self._phases = Phases(self._state, book, self._run, self._alerts, self._progress, self._sources)
-        self._together = Together(self._state, book, self._alerts)
+        self._together = Together(self._state, book, self._run, self._alerts)
         self._reports = Reports(self._state, book, self._run, self._decisions, checkin_every_s, announce_from)
 
     @property
@@ -198,7 +198,7 @@ class Engine:
                 self._sources.take(event, at)
                 self._values.sample(event, at)
             case Gap(cause="suspension"):
-                self._progress.slept(event.until - event.time)
+                sleeps.note(self._run, event.time, event.until)
             case DiskSpace():
                 self._values.disk(event, at)
             case _:
@@ -216,7 +216,7 @@ class Engine:
         for key in [*gone, *(key for key, _ in self._state.every(Copies))]:
             self._state.drop(key)
         run.attempt, run.identity, run.began = event.number, event.identity, at
-        run.phase, run.phase_since, run.milestones, run.stages = "starting", at, {}, {}
+        run.phase, run.phase_since, run.milestones, run.stages, run.sleeps = "starting", at, {}, {}, []
         self._progress.begin(at)
         self._sources.begin(at)
         for rule in self._book.by_trigger["attempt"]:
@@ -228,7 +228,7 @@ class Engine:
         if fact is None or is_copy(fact, self._state):
             return
         milestones, rules, ended = self._book.matches(fact.text, fact.component)
-        if rules and self._book.is_quoted(fact.text):
+        if rules and self._book.is_quoted(fact.text, fact.level):
             rules = []
         ends = [(rule, found) for rule in ended if (found := ends_log(rule, fact)) is not None]
         for rule, found in ends:
@@ -286,7 +286,7 @@ class Engine:
         """Say health and phase if either has changed, once all that fires is known; then what people are told."""
         run = self._run
         self._together.follow(self.clock)
-        health = health_of(run, self._alerts.healths())
+        health = health_of(run, self._alerts.firing.healths())
         if (health, run.phase) != (run.health, run.said):
             run.health, run.said = health, run.phase
             self._state.put("run", run)

@@ -51,7 +51,7 @@ class FromConfig(Table, frozen=True, kw_only=True):
         "eval_interval",
         "max_off_policy_steps",
     ]
-    times: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    times: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] = 1.0
 
 
 class Escalation(Table, frozen=True, kw_only=True):

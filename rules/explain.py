@@ -17,7 +17,7 @@ from rules.conditions_in_words import Condition, clears, condition, usual
 from rules.incidents import CLOSE_IN_TIME
 from rules.pattern import Duration
 from rules.rows import Cell, Incident, Member, Moved, Notice, Records, Run, Series, Source
-from rules.sources import Sources
+from rules.sources import PROCESSES, Sources
 from rules.summaries import summary
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Explainer:
         wanted = {"blind"} if self._sources.blind(rule, asked) else set()
         rows = [(key.removeprefix("source|"), row) for key, row in self._state.every(Source)]
         unseen = [f"{name} is not seen since {row.since:%H:%M:%S} UTC" for name, row in rows if row.state in wanted]
-        never = [f"{name} is not to be seen here" for name, row in rows if row.state == "absent"]
+        never = [f"{name} is not to be seen here" for name, row in rows if row.state == "absent" and name == PROCESSES]
         return unseen + (never if rule.on.process is not None else [])
 
     def _part(self, member: Member, incident: Incident) -> Part:

@@ -124,9 +124,9 @@ class Incidents:
     def _related(self, rule: Rule, component: Component, incident: Incident) -> bool:
         mine = rule.failure_mode, component
         others = [(m.mode, m.component) for m in incident.members if m.firing]
-        return any(
-            mine == other or self._book.causes(mine, other) or self._book.causes(other, mine) for other in others
-        )
+        if mine in others and incident.severity != "info":
+            return True
+        return any(self._book.causes(mine, other) or self._book.causes(other, mine) for other in others)
 
     def _opened(self, at: datetime) -> Incident:
         self._run.incidents += 1

@@ -112,6 +112,12 @@ class TogetherTrigger(Table, frozen=True, kw_only=True):
 
     modes: Annotated[list[Name], msgspec.Meta(min_length=2)]
 
+    def __post_init__(self) -> None:
+        """Refuse a failure mode that stands twice."""
+        if len(set(self.modes)) < len(self.modes):
+            message = '"modes" names a failure mode twice'
+            raise ValueError(message)
+
 
 class Trigger(Table, frozen=True, kw_only=True):
     """Exactly one kind of event, and what there is an alert per."""

@@ -34,4 +34,6 @@ def _resolved(escalation: Escalation, config: RunConfigured) -> Escalation:
         given[name] = reference.times * value
         if name in _WHOLE:
             given[name] = max(round(given[name]), _WHOLE[name])
+        if name == "persistent" and escalation.of_last is not None:
+            given[name] = min(given[name], escalation.of_last)
     return msgspec.structs.replace(escalation, **given)

@@ -75,7 +75,7 @@ class Phases:
     def _enter(self, start: PhaseStart, at: datetime) -> None:
         run = self._run
         # what asks a failing run to stop is part of the failure
-        failing = start.name == "stopped" and "Down" in self._alerts.healths()
+        failing = start.name == "stopped" and "Down" in self._alerts.firing.healths()
         run.phase, run.phase_since = "failed" if failing else start.name, at
         self._state.put("run", run)
         if run.phase == "finished":

@@ -10,6 +10,7 @@ from pipeline.times import EPOCH
 from rules.alerting import LOOK_AGAIN
 from rules.facts import Fact
 from rules.rows import Moved, push
+from rules.sleeps import awake_from
 from rules.windows import percentile
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class Progress:
         if clock.is_step and (component := self._book.components.writer.get(clock.of)) is not None:
             self._alerts.stepped(component, at)
         if clock.is_step and row.at != EPOCH:
-            took_s = (at - row.at).total_seconds()
+            took_s = (at - awake_from(row.at, self._run)).total_seconds()
             row.longest_s = max(row.longest_s, took_s)
-            if not row.rested:
+            if not row.rested and took_s > 0:
                 push(row.ordinary_s, took_s)
         row.number, row.at = number, at
         self._state.put(_key(clock.name), row)
@@ -73,15 +74,6 @@ class Progress:
         for rule in self._book.by_trigger["absence"]:
             if rule.on.absence is not None and clock.name in rule.on.absence.of:
                 self._there_again(rule, clock, at)
-
-    def slept(self, for_: timedelta) -> None:
-        """Take it that the run slept with its host: that time is nobody's."""
-        for clock in self._book.clocks:
-            if (row := self._state.get(Moved, _key(clock.name))) is not None:
-                row.at += for_
-                self._state.put(_key(clock.name), row)
-        stages = self._run.stages
-        stages.update({name: begun + for_ for name, begun in stages.items()})
 
     def expect(self, at: datetime) -> None:
         """Set the timers of what is to come."""
@@ -111,7 +103,7 @@ class Progress:
         """Return when an absence has lasted too long."""
         clocks = rule.on.absence.of if rule.on.absence else []
         moved = [row.at for name in clocks if (row := self._state.get(Moved, _key(name))) is not None]
-        since = max([self._run.began, *moved])
+        since = awake_from(max([self._run.began, *moved]), self._run)
         if escalation.pace is not None:
             return self._own_pace(escalation.pace, since)
         return since + timedelta(seconds=escalation.for_ or 0.0)
@@ -124,7 +116,7 @@ class Progress:
             usual = pace.times * percentile(ordinary, pace.percentile)
             return since + timedelta(seconds=max(pace.at_least, usual, *pauses))
         begun = [(self._stages[name], at) for name, at in self._run.stages.items() if name in self._stages]
-        ends = [at + timedelta(seconds=stage.timeout) for stage, at in begun if not stage.pause]
+        ends = [awake_from(at, self._run) + timedelta(seconds=stage.timeout) for stage, at in begun if not stage.pause]
         if ends:
             return max(min(ends), since + timedelta(seconds=pace.at_least))
         early_s = (
@@ -149,7 +141,8 @@ class Progress:
         text += f"; in {', '.join(stages)}" if stages else ""
         evidence = Evidence(source="progress", offset=None, text=text)
         latest = max([row.at for _, row in clocks if row is not None], default=self._run.began)
-        labels = {"minutes": f"{(at - latest).total_seconds() / 60:.0f}", "seen": text}
+        awake_s = (at - awake_from(latest, self._run)).total_seconds()
+        labels = {"minutes": f"{awake_s / 60:.0f}", "seen": text}
         return Fact(time=at, component=self._stuck(rule), evidence=evidence, labels=labels)
 
     def _stuck(self, rule: Rule) -> Component:

@@ -56,6 +56,8 @@ class Run(BaseRow, kw_only=True, tag="run"):
     """When each was last passed."""
     stages: dict[str, datetime] = {}
     """When each that goes on began."""
+    sleeps: list[tuple[datetime, datetime]] = []
+    """Suspensions of the host in this attempt: from when to when."""
     step: int = 0
     config: RunConfigured | None = None
     incidents: int = 0

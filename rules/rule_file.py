@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from pipeline.alerts import Component, Phase, Severity
-from pipeline.events import Role
+from pipeline.events import Level, Role
 from rules.model import Rule
 from rules.pattern import Duration, Pattern
 from rules.table import Name, Table
@@ -146,6 +146,12 @@ class Compared(Table, frozen=True, kw_only=True):
     above: float | None = None
     below: float | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse one without bounds, within which every figure is."""
+        if self.above is None and self.below is None:
+            message = "give above, below, or both"
+            raise ValueError(message)
+
 
 class CheckInClause(Table, frozen=True, kw_only=True):
     """What the figures of a section mean, in words: of those whose figures are so, the first one is said."""
@@ -172,6 +178,8 @@ class Known(Table, frozen=True, kw_only=True):
     pattern: Pattern
     quoted: bool = False
     """Whether what it says is only quoted, as in a printed config: then rules do not look at it either."""
+    not_level: list[Level] = []
+    """Records of these levels are not meant."""
 
 
 class Notify(Table, frozen=True, kw_only=True):

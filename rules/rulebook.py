@@ -10,16 +10,17 @@ import msgspec
 
 from pipeline.alerts import Component
 from rules.own_config import refers, resolved
-from rules.pattern import Pattern, PatternSet
+from rules.pattern import PatternSet
 from rules.rule_file import Cascade, Clock, Components, File, Match, Milestone, Notify, PhaseStart, RuleFile, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pipeline.events import RunConfigured
+    from pipeline.events import Level, RunConfigured
     from rules.model import MetricTrigger, Rule
 
 _NAMES_KEPT = 20_000
+_TRACEBACK = "\nTraceback (most recent call last)"
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class Rulebook:
         self._referring = [rule for rule in named.values() if refers(rule)]
         known = [one for file in files for one in file.known]
         self._known = PatternSet([(number, one.pattern) for number, one in enumerate(known)])
-        self._quoted = PatternSet([(number, one.pattern) for number, one in enumerate(known) if one.quoted])
+        self._quoted = PatternSet([(frozenset(one.not_level), one.pattern) for one in known if one.quoted])
 
     def of_one_run(self) -> Rulebook:
         """Return the same rules, for one run to `configure`."""
@@ -106,9 +107,9 @@ class Rulebook:
         rules, ended = ([self.rules[name] for kind, name in found if kind == wanted] for wanted in ("rule", "end"))
         return Found([m for m in milestones if not m.component or component in m.component], rules, ended)
 
-    def is_quoted(self, text: str) -> bool:
-        """Tell whether *text* only quotes what it says."""
-        return bool(self._quoted.matches(text))
+    def is_quoted(self, text: str, level: Level | None) -> bool:
+        """Tell whether a record only quotes what it says; one with a traceback never does."""
+        return _TRACEBACK not in text and any(level not in without for without in self._quoted.matches(text))
 
     def is_known(self, text: str) -> bool:
         """Tell whether *text* is known to be harmless."""
@@ -167,8 +168,3 @@ def _glob(wanted: str, name: str) -> bool:
 def _fits(match: Match, mode: str, component: Component) -> bool:
     modes, components = match.mode, match.component
     return (not modes or mode in modes) and (not components or component in components)
-
-
-def search(pattern: Pattern | None, text: str) -> bool:
-    """Tell whether *pattern* is given and found."""
-    return pattern is not None and pattern.search(text) is not None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SINK = "sink:"
 """Begins the names of sinks, which are kept beside the sources: they deliver, or they do not."""
 _SEEN: dict[str, Seeing] = {"delivered": "seeing", "rejected": "blind", "failing": "blind"}
-_FILES, _PROCESSES = "files", "processes"
+_FILES, PROCESSES = "files", "processes"
 """The sources without which all that is read of files, or of processes, is not seen."""
 
 
@@ -36,7 +36,7 @@ class Sources:
         """Tell whether what would clear or fill a rule's subject is not seen."""
         if not self._blind or rule.on.blind is not None:
             return False
-        if f"source|{_PROCESSES if rule.on.process else _FILES}" in self._blind:
+        if f"source|{PROCESSES if rule.on.process else _FILES}" in self._blind:
             return True
         places = {cell.fields.get("source", "")}
         if rule.on.absence is not None:

@@ -11,8 +11,10 @@ from rules.summaries import summary
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from pipeline.alerts import Phase
     from rules.alerting import Alerts
     from rules.model import Rule
+    from rules.rows import Run
     from rules.rulebook import Rulebook
     from rules.state import State
 
@@ -20,44 +22,41 @@ if TYPE_CHECKING:
 class Together:
     """What fires together."""
 
-    def __init__(self, state: State, book: Rulebook, alerts: Alerts) -> None:
-        self._state, self._book, self._alerts = state, book, alerts
-        self._seen = -1
+    def __init__(self, state: State, book: Rulebook, run: Run, alerts: Alerts) -> None:
+        self._state, self._book, self._run, self._alerts = state, book, run, alerts
+        self._seen: tuple[int, Phase] | None = None
 
     def follow(self, at: datetime) -> None:
-        """Begin or end what other alerts make up, if any of them has changed."""
-        while self._seen != self._alerts.changes:
-            self._seen = self._alerts.changes
+        """Begin or end what other alerts make up, if any of them has changed, or the phase in which rules look."""
+        while self._seen != (seen := (self._alerts.firing.changes, self._run.phase)):
+            self._seen = seen
             for rule in self._book.by_trigger["together"]:
                 self._look(rule, at)
 
     def _look(self, rule: Rule, at: datetime) -> None:
         wanted = rule.on.together.modes if rule.on.together else []
-        parts = [self._part(mode, rule) for mode in wanted]
-        found = [part for part in parts if part is not None]
-        fact = self._fact(rule, found, at)
-        begun, holds = self._alerts.has_begun(rule, fact), len(found) == len(wanted)
+        parts = [part for mode in wanted if (part := self._part(mode, rule)) is not None]
+        holds, begun = len(parts) == len(wanted), self._alerts.has_begun(rule, _fact(rule, at))
         if begun and not holds:
-            self._alerts.end(rule, fact, at)
+            self._alerts.end(rule, _fact(rule, at), at)
         elif holds and not begun:
-            self._alerts.begin(rule, fact, at)
+            said = "; ".join(summary(self._book.rules[cell.rule], cell, at) for _, cell in parts)
+            self._alerts.begin(rule, _fact(rule, at, said, self._place(parts)), at)
 
-    def _part(self, mode: str, whole: Rule) -> tuple[Rule, str, Cell] | None:
-        """Return an alert of a failure mode; `None` if none fires."""
-        for key, cell in self._alerts.firing():
-            rule = self._book.rules.get(cell.rule)
-            if rule is not None and rule.failure_mode == mode and rule.name != whole.name:
-                return rule, key, cell
+    def _part(self, mode: str, whole: Rule) -> tuple[str, Cell] | None:
+        """Return an alert of a failure mode; `None` if none fires but that of the whole."""
+        for key in self._alerts.firing.of(mode):
+            cell = self._state.get(Cell, key)
+            if cell is not None and cell.rule in self._book.rules and cell.rule != whole.name:
+                return key, cell
         return None
 
-    def _fact(self, rule: Rule, parts: list[tuple[Rule, str, Cell]], at: datetime) -> Fact:
-        said = "; ".join(summary(part, cell, at) for part, _, cell in parts)
-        rows = [self._state.get(Records, f"evidence|{key}") for _, key, _ in parts]
-        records = [row.records[-1] for row in rows if row is not None and row.records]
-        source = records[-1].source if records else "alerts"
-        return Fact(
-            time=at,
-            component=rule.component or "host",
-            evidence=evidence_of(source, None, said),
-            labels={"parts": said},
-        )
+    def _place(self, parts: list[tuple[str, Cell]]) -> str:
+        """Return the source of the last part's evidence."""
+        row = self._state.get(Records, f"evidence|{parts[-1][0]}")
+        return row.records[-1].source if row is not None and row.records else "alerts"
+
+
+def _fact(rule: Rule, at: datetime, said: str = "", source: str = "alerts") -> Fact:
+    evidence, labels = evidence_of(source, None, said), {"parts": said}
+    return Fact(time=at, component=rule.component or "host", evidence=evidence, labels=labels)

@@ -174,7 +174,7 @@ class Files:
             self._gone += self._logs.gone
         others = self._others(now)
         self._moment.piece_bytes = piece_bytes(len(logs) + len(others))
-        config = fingerprint(self._run.path / CONFIGS)
+        config = fingerprint(self._run.config_paths())
         if config != self._config and (config or until):  # of a run that has not begun there is nothing to tell
             first = None if self._watched else (yield from earliest(chain(logs, others), self._moment))
             yield self._configured(min(first or now, until or now, now))
@@ -212,7 +212,7 @@ class Files:
         return [each for each in attempts if last and last.number < each.number <= latest.number] or [latest]
 
     def _configured(self, time: datetime) -> Read:
-        self._config = fingerprint(self._run.path / CONFIGS)
+        self._config = fingerprint(self._run.config_paths())
         position = _mark(CONFIGS, self._config, step=self._rollouts.since)
         return configured(self._run.config_files(), cut(time)), position
 
@@ -247,17 +247,16 @@ class Files:
         return found
 
 
-def fingerprint(configs: Path) -> str:
+def fingerprint(configs: list[Path]) -> str:
     """Return what changes with the configs; empty if there are none."""
     seen: list[str] = []
-    for folder, _, names in os.walk(configs):
-        for name in names:
-            try:
-                stat = os.lstat(os.path.join(folder, name))  # noqa: PTH118 (walked in each pass)
-            except OSError:
-                continue
-            seen.append(f"{folder}/{name}:{stat.st_size}:{stat.st_mtime_ns}")
-    return blake2b("\n".join(sorted(seen)).encode(errors="surrogateescape"), digest_size=16).hexdigest() if seen else ""
+    for path in configs:
+        try:
+            stat = os.lstat(path)
+        except OSError:
+            continue
+        seen.append(f"{path}:{stat.st_size}:{stat.st_mtime_ns}")
+    return blake2b("\n".join(seen).encode(errors="surrogateescape"), digest_size=16).hexdigest() if seen else ""
 
 
 def _mark(

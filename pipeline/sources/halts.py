@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pipeline.sources.process_table import Process
 
 LONG_S = 60.0
+REPEAT_S = 300.0
+"""As long as it lasts it is said again, so that what was told of it does not pass for over."""
 HALTED: Final = {"D": "in uninterruptible sleep", "T": "stopped by a signal", "t": "stopped by a debugger"}
 """By the state that the kernel shows."""
 
@@ -35,7 +37,8 @@ class _Spell(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float
     switches: int | None
     """As of the process: with another count it has run in between. Where it is not known, all are taken for one."""
-    said: bool = False
+    said_s: float | None = None
+    """When it was last said."""
 
 
 class Halts:
@@ -45,7 +48,7 @@ class Halts:
         self._spells: dict[tuple[int, int], _Spell] = {}
 
     def look(self, processes: Iterable[Process], now_s: float) -> list[Halt]:
-        """Return each process that has been halted for long by now, once."""
+        """Return each process that has been halted for long by now; again as long as it lasts."""
         long: list[Halt] = []
         spells: dict[tuple[int, int], _Spell] = {}
         for process in processes:
@@ -56,9 +59,10 @@ class Halts:
             spell = self._spells.get(key)
             if spell is None or (spell.state, spell.switches) != (state, process.switches):
                 spell = _Spell(state=state, since_s=now_s, switches=process.switches)
-            if not spell.said and now_s - spell.since_s >= LONG_S:
+            due_s = spell.since_s + LONG_S if spell.said_s is None else spell.said_s + REPEAT_S
+            if now_s >= due_s:
                 long.append(Halt(process.pid, HALTED[state], now_s - spell.since_s))
-                spell = msgspec.structs.replace(spell, said=True)
+                spell = msgspec.structs.replace(spell, said_s=now_s)
             spells[key] = spell
         self._spells = spells
         return long

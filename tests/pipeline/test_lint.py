@@ -27,7 +27,8 @@ LOG = '{ log = { pattern = "own" } }'
 METRIC = '{ metric = { name = ["own"] } }'
 PHASE = '[[phase]]\nname = "running"\nfrom = ["starting"]\n'
 ABSENCE = '{ absence = { of = ["trained"] } }'
-UNTIL = '{ log = { pattern = "own", until = "done" } }'
+UNTIL = '{ log = { component = ["trainer"], pattern = "own", until = "done" } }'
+ENDS = '{ log = { component = ["trainer"], pattern = "own (?P<id>.)", until = "done" }, per = ["id"] }'
 LASTS = '{ severity = "info", for = "5m" }'
 CLAUSE = """[[checkin_clause]]
 name = "own"
@@ -87,6 +88,9 @@ def test_the_rules_that_ship_are_clean() -> None:
         (rule(UNTIL), 8, '"immediately" never holds for log with until: use for'),
         (rule(UNTIL.replace("done", "x*"), LASTS), 7, '"x*" is found in every text'),
         (rule(UNTIL, LASTS, more='clear = { quiet = "5m" }'), 9, "what ends log resolves it"),
+        (rule('{ log = { pattern = "own", until = "done" } }', LASTS), 7, "an end in another component's log"),
+        (rule(ENDS, LASTS), 7, 'its end does not say which "id" it is of'),
+        (rule("{ attempt = {} }", more="clear = { attempt = true }"), 9, "begin anew with each launch"),
         (rule(LOG, summary="{minutes}"), 5, 'its summary names "{minutes}"'),
         (rule(LOG, more="silent = true"), 9, "nobody is told of it"),
         (rule('{ together = { modes = ["stall", "stal"] } }'), 7, '"stal" is no rule\'s failure mode; did you mean'),

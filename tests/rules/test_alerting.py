@@ -396,3 +396,37 @@ def test_steps_of_the_trainer_say_nothing_of_another(watch: Watch) -> None:
     assert len(run.alerts) == 1
     run.attempt(100, 2)
     assert run.alerts[-1] == (100, "boom", "critical", "resolved")
+
+
+LAUNCHES = """
+[[rule]]
+name = "loop"
+failure_mode = "loop"
+component = "launcher"
+summary = "{count} launches"
+on = { attempt = {} }
+escalate = [{ severity = "warning", persistent = 3, within = "1h" }]
+
+[[rule]]
+name = "boom"
+failure_mode = "boom"
+summary = "boom"
+on = { log = { pattern = "boom" } }
+escalate = [{ severity = "critical", immediately = true }]
+clear = { attempt = true }
+"""
+
+
+def test_launches_are_counted_over_launches_and_each_has_its_own_incidents(watch: Watch) -> None:
+    """What counts launches goes on, and is told with each anew: the crash of a later launch is its own incident."""
+    run = watch(LAUNCHES)
+    for number in range(1, 6):
+        run.attempt(number * 600, number)
+        run.restart()
+        run.log(number * 600 + 60, "boom", attempt=number)
+    loops = [(at_s, state) for at_s, rule, _, state in run.alerts if rule == "loop"]
+    expected = [(1800, "firing"), (2400, "resolved"), (2400, "firing"), (3000, "resolved"), (3000, "firing")]
+    assert loops == expected
+    open_, *others = [one for one in run.summary.incidents if one.closed is None]
+    assert (open_.failure_mode, others) == ("boom", [])
+    assert len({one[1] for one in run.incidents}) == 5

@@ -8,8 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.events import Gap
 from rules.explain import Explainer
 from rules.state import State
+from tests.rules.conftest import at
 
 Watch = Callable[..., Any]
 
@@ -110,6 +112,16 @@ def test_a_phase_that_the_rule_does_not_look_at(watch: Watch) -> None:
     run.tick(400)
     assert run.phase == "running"
     assert run.alerts == []
+
+
+def test_a_sleep_is_no_part_of_it(watch: Watch) -> None:
+    """While the host slept nothing could end."""
+    run = watch(SAVE)
+    run.log(0, "saving 1")
+    run.apply(Gap(time=at(100), until=at(5000), cause="suspension"))
+    run.tick(6000)
+    assert run.alerts == [(5200, "save-hangs", "warning", "firing")]
+    assert run.last_alert.summary == "saving 1 takes 5 minutes"
 
 
 def test_an_end_that_cannot_be_seen(watch: Watch) -> None:

@@ -78,6 +78,21 @@ def test_a_whole_number_is_no_less_than_it_may_be(watch: Watch) -> None:
     assert run.alerts == [(30, "full", "warning", "firing")]
 
 
+def test_of_so_many_values_no_more_can_be_hits(watch: Watch) -> None:
+    """Eight hits among four values never come: four do."""
+    run = watch(ABOVE.replace('within = "1h"', "of_last = 4").replace("times = 0.1", "times = 1.0"))
+    run.configured(seq_len=100, group_size=8)
+    for number in range(1, 5):
+        run.metric(number * 10, number, tokens=101)
+    assert run.alerts == [(40, "full", "warning", "firing")]
+
+
+def test_a_multiple_is_a_number_that_there_can_be() -> None:
+    """Infinitely many is refused where it is read, not where it is reckoned with."""
+    with pytest.raises(BadFile, match=r"test\.toml:13: .*times"):
+        decode(SHARE.replace("times = 0.5", "times = inf"), "test.toml", RuleFile)
+
+
 def test_another_config_replaces_the_last_one(watch: Watch) -> None:
     """A launch with another config is judged by that one, and by the rule's number where it says no more."""
     run = watch(ABOVE)

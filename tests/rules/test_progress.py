@@ -276,6 +276,51 @@ def test_a_step_does_not_take_the_time_of_a_sleep(watch: Watch) -> None:
     assert fired_after(run, last + 4050) < 3 * 250
 
 
+def test_a_sleep_before_anything_moved(watch: Watch) -> None:
+    """The hour that the start is given is an hour awake."""
+    run = watch(RULES)
+    run.log(10, "hello")
+    run.apply(Gap(time=at(60), until=at(7260), cause="suspension"))
+    assert fired_after(run, 10) == 3600 + 7200
+
+
+def test_a_step_that_is_told_of_after_the_sleep_it_was_before(watch: Watch) -> None:
+    """What was written in the last moment is read only afterwards: neither it nor the next step took the sleep."""
+    run, last = steady(watch, 10, 60)
+    run.apply(Gap(time=at(last + 59.9), until=at(last + 7259.9), cause="suspension"))
+    run.step(last + 60, 11)
+    run.step(last + 7320, 12)
+    assert fired_after(run, last + 7320) == 300
+
+
+@given(
+    moves=st.lists(
+        st.tuples(st.integers(1, 900), st.sampled_from(["step", "sleep", "restart"])), min_size=3, max_size=10
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_sleeps_change_nothing_but_the_time(watch: Watch, moves: list[tuple[int, str]]) -> None:
+    """With sleeps between, the stall fires as much later as was slept, and not at all where it would not have."""
+    awake, slept = watch(RULES), watch(RULES)
+    now = shift = number = 0
+    for for_s, what in [(60, "step")] * 7 + moves:
+        if what == "sleep":
+            slept.apply(Gap(time=at(now + shift), until=at(now + shift + for_s), cause="suspension"))
+            shift += for_s
+        elif what == "step":
+            now += for_s
+            number += 1
+            awake.step(now, number)
+            slept.step(now + shift, number)
+        else:
+            slept.restart()
+    awake.tick(now + 86_400)
+    slept.tick(now + shift + 86_400)
+    states = [[one[1:] for one in run.alerts] for run in (awake, slept)]
+    assert states[0] == states[1]
+    assert slept.alerts[-1][0] - awake.alerts[-1][0] == pytest.approx(shift)
+
+
 def test_what_nobody_watched_is_no_sleep(watch: Watch) -> None:
     """While only we were down the run went on, or should have."""
     run, last = steady(watch, 10, 100)

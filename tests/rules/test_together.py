@@ -41,6 +41,16 @@ summary = "together: {parts}"
 on = { together = { modes = ["a", "b"] } }
 escalate = [{ severity = "info", immediately = true }, { severity = "critical", for = "30s" }]
 """
+RUNNING = """
+[[milestone]]
+name = "go"
+pattern = "^go$"
+
+[[phase]]
+name = "running"
+from = ["starting"]
+when = [["go"]]
+"""
 CHAIN = """
 [[rule]]
 name = "chain"
@@ -103,6 +113,18 @@ def test_a_whole_may_be_a_part(watch: Watch) -> None:
     assert {(one[1], one[3]) for one in run.alerts if one[0] == 60} == {("both", "resolved"), ("chain", "resolved")}
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_parts_that_fired_before_its_phase(watch: Watch, restarted: bool) -> None:
+    """A rule that looks in a later phase begins with it, restarted in between or not."""
+    run = watch(PARTS, BOTH.replace("on =", 'during = ["running"]\non ='), RUNNING)
+    run.log(0, "a: one")
+    run.log(1, "b: one")
+    if restarted:
+        run.restart()
+    run.log(10, "go")
+    assert run.alerts == [(10, "both", "info", "firing")]
+
+
 def test_why_names_the_modes(watch: Watch) -> None:
     """Who asks is told what it waits for; a silent rule is shown when asked for, and not in the list."""
     run = watch(PARTS, BOTH)
@@ -112,6 +134,12 @@ def test_why_names_the_modes(watch: Watch) -> None:
     assert "alerts of a and b at the same time" in subject.waits
     assert [one.state for one in explainer.rule("a-fires")] == ["firing"]
     assert explainer.alerts() == []
+
+
+def test_a_mode_twice_is_no_company() -> None:
+    """A failure mode stands once."""
+    with pytest.raises(BadFile, match=r"test\.toml:7: .*names a failure mode twice"):
+        decode(BOTH.replace('["a", "b"]', '["a", "a"]'), "test.toml", RuleFile)
 
 
 def test_one_mode_is_no_company() -> None:

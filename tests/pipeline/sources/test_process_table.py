@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.events import HostLine, ProcessState, SourceState
-from pipeline.sources.halts import LONG_S, Halt, Halts
+from pipeline.sources.halts import LONG_S, REPEAT_S, Halt, Halts
 from pipeline.sources.process_table import Process, Stat, age_s, ancestry, read_process, read_stat, writers
 from pipeline.sources.processes import ProcessSource
 from tests.pipeline.sources.watch import Watch
@@ -214,14 +214,15 @@ def test_a_sleep_that_ended_is_forgotten() -> None:
     ]
 
 
-@given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1) | st.none()), max_size=40))
-def test_a_sleep_is_said_once(looks: list[tuple[int, int | None]]) -> None:
-    """Each unbroken sleep is named at the first look at which it is long, and at no other."""
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1) | st.none(), st.integers(1, 14)), max_size=10))
+def test_a_sleep_is_said_and_said_again(spells: list[tuple[int, int | None, int]]) -> None:
+    """Each unbroken sleep is named at the first look at which it is long, then every five minutes, and at no other."""
     halts = Halts()
+    looks = [(pid, switches) for pid, switches, number in spells for _ in range(number)]
     found = [halts.look([asleep(pid, switches)], number * LONG_S / 2) for number, (pid, switches) in enumerate(looks)]
     expected: list[list[Halt]] = []
     for (pid, _), same in groupby(looks):
-        expected += [
-            [Halt(pid, "in uninterruptible sleep", LONG_S)] if number == 2 else [] for number, _ in enumerate(same)
-        ]
+        for number, _ in enumerate(same):
+            is_said = number >= 2 and (number - 2) % (2 * REPEAT_S / LONG_S) == 0
+            expected.append([Halt(pid, "in uninterruptible sleep", number * LONG_S / 2)] if is_said else [])
     assert found == expected
