@@ -626,6 +626,16 @@ def test_changed_configs_are_told_again(run: Run) -> None:
     assert run.events() == []
 
 
+def test_a_batch_script_that_comes_later_is_told(run: Run) -> None:
+    """On how many nodes the run runs stands there, and it may be written after the configs."""
+    run.write("configs/orchestrator.json", '{"max_steps": 10}')
+    run.events()
+    run.write("rl.sbatch", "export NUM_TRAIN_NODES=4\n")
+    (found,) = [event.deployment for event in run.events() if isinstance(event, RunConfigured)]
+    assert found is not None
+    assert found.train_nodes == 4
+
+
 # ── rollouts, metrics and markers ────────────────────────────────────────────────────────────────
 
 
