@@ -142,7 +142,12 @@ def sources(session: Session) -> list[Source]:
     known = session.engine.processes()  # one that died while nobody watched is missed
     processes = ProcessSource(run.path, node, known=known)
     pane = LauncherPane(node, partial(processes.alive, "launcher"), session.options.zone, since=session.floor)
-    host: list[Source] = [DiskSource([run.path], node), KernelLog(node), Cgroup(node, processes.alive), Gpus()]
+    host: list[Source] = [
+        DiskSource([run.path], node),
+        KernelLog(node, is_here=lambda: processes.has_seen),
+        Cgroup(node, processes.alive),
+        Gpus(),
+    ]
     return [processes, pane, Endpoints(run, session.options.metrics_urls), *host]
 
 

@@ -17,7 +17,7 @@ from pipeline.formats.lines import visible
 from pipeline.sources.base import SideThread, Sight, SourceError, now
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from typing import Protocol
 
     from pipeline.sources.base import Emit
@@ -58,8 +58,9 @@ class KernelLog:
 
     name = "kernel-log"
 
-    def __init__(self, node: str, device: Path = KMSG) -> None:
-        self._node, self._device = node, device
+    def __init__(self, node: str, device: Path = KMSG, is_here: Callable[[], bool] = lambda: True) -> None:
+        """Lines count while *is_here* says that the run has processes on this host: others' are nothing to it."""
+        self._node, self._device, self._is_here = node, device, is_here
         self._thread = SideThread(2 * ANSWER_S)
         self._sight = Sight(self.name)
 
@@ -88,7 +89,7 @@ class KernelLog:
             while (left_s := period_ends_s - anyio.current_time()) > 0:
                 found: list[str] = []
                 with anyio.move_on_after(left_s):
-                    found = [line for line in await lines.more() if _concerns(line)]
+                    found = [line for line in await lines.more() if _concerns(line) and self._is_here()]
                 for line in found[: LINES - emitted]:
                     await emit(self._line(line))
                 left_out += len(found) - len(found[: LINES - emitted])

@@ -117,6 +117,11 @@ class ProcessSource:
         self._reports = {event.pid: _Report(event=event, start=None) for event in known if event.state != "exited"}
         self._has_seen = bool(self._reports)
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether the run has, or had, processes on this host."""
+        return self._has_seen
+
     def alive(self, *roles: Role) -> list[int]:
         """Return the pids of those that were seen running, in any of these *roles* or, without one, in all."""
         seen = (said.event for said in self._reports.values() if said.start is not None)

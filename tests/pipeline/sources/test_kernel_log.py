@@ -19,7 +19,7 @@ from pipeline.sources.kernel_log import KMSG, RECORD_BYTES, KernelLog, _messages
 from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 KILLED = "Out of memory: Killed process 4408 (PRIME-RL::Train) total-vm:912331284kB, anon-rss:401222112kB"
 WANTED = [
@@ -50,11 +50,11 @@ UNWANTED = [
 
 
 @asynccontextmanager
-async def watching(device: Path) -> AsyncIterator[Watch]:
+async def watching(device: Path, is_here: Callable[[], bool] = lambda: True) -> AsyncIterator[Watch]:
     """Run a source until the end of the block."""
     watch = Watch()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(KernelLog("node-0", device).run, watch.emit)
+        tasks.start_soon(KernelLog("node-0", device, is_here).run, watch.emit)
         await watch.until(lambda: bool(watch.states()))
         yield watch
         tasks.cancel_scope.cancel()
@@ -114,6 +114,19 @@ async def test_only_what_concerns_a_run_comes_through() -> None:
         assert watch.texts() == WANTED
         (event,) = (event for event in watch.events if isinstance(event, HostLine) and event.text == KILLED)
         assert (event.node, event.origin) == ("node-0", "kernel")
+
+
+async def test_of_a_run_that_is_not_here_nothing_is_said() -> None:
+    """On a login node others' processes are killed and others' GPUs fail: that concerns no run elsewhere."""
+    here: list[bool] = []
+    with device() as (path, fd):
+        async with watching(path, lambda: bool(here)) as watch:
+            os.write(fd, record("Out of memory: Killed process 7 (other)"))
+            await anyio.sleep(0.3)
+            here.append(True)
+            os.write(fd, record(KILLED))
+            await watch.until(lambda: bool(watch.texts()))
+        assert watch.texts() == [KILLED]
 
 
 async def test_what_programs_write_into_the_log_is_not_the_kernels() -> None:
