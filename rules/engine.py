@@ -264,6 +264,8 @@ class Engine:
     def _rollout(self, event: Rollout, at: datetime) -> None:
         component = self._book.components.rollout
         self._moved("rollout", event.kind, event.step, event.source, at)
+        if not event.cancelled:
+            self._progress.came(event.env, at)
         if component is None or event.cancelled:
             return
         fact = facts.of_rollout(event, component)

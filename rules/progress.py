@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipeline.alerts import SEVERITIES, Evidence, Severity
 from pipeline.times import EPOCH
 from rules.alerting import LOOK_AGAIN
-from rules.facts import Fact
+from rules.facts import Fact, clip
 from rules.rows import Moved, push
 from rules.sleeps import awake_from
 from rules.windows import percentile
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from rules.state import State
 
 
+_NOTHING = Evidence(source="progress", offset=None, text="")
+ENVS = 6
+"""Environments whose last rollouts are told of."""
+
+
 class Progress:
     """The clocks of a run, its stages, and the rules about their absence."""
 
@@ -34,8 +39,8 @@ class Progress:
 
     def begin(self, at: datetime) -> None:
         """Begin an attempt: nothing has moved yet."""
-        for clock in self._book.clocks:
-            self._state.drop(_key(clock.name))
+        for key, _ in self._state.every(Moved):
+            self._state.drop(key)
         self.expect(at)
 
     def passed(self, name: str, at: datetime) -> None:
@@ -75,6 +80,14 @@ class Progress:
             if rule.on.absence is not None and clock.name in rule.on.absence.of:
                 self._there_again(rule, clock, at)
 
+    def came(self, env: str, at: datetime) -> None:
+        """Note that a rollout of an environment has ended: one that is silent longer than the others may hang."""
+        key = _env_key(env)
+        if self._state.has_room(key):
+            row = self._state.get(Moved, key) or Moved()
+            row.at = at
+            self._state.put(key, row)
+
     def expect(self, at: datetime) -> None:
         """Set the timers of what is to come."""
         for rule in self._book.by_trigger["absence"]:
@@ -90,11 +103,12 @@ class Progress:
         elif held and blind:
             held, due = [], at + LOOK_AGAIN
         severity = max(held, key=SEVERITIES.index, default=None)
-        self._alerts.lasts(rule, self._fact(rule, at), at, severity, due)
+        fact = self._subject(rule, at) if severity is None else self._fact(rule, at)
+        self._alerts.lasts(rule, fact, at, severity, due)
 
     def _there_again(self, rule: Rule, clock: Clock, at: datetime) -> None:
-        if self._alerts.fires(rule, self._fact(rule, at)):
-            self._alerts.resolve(self._alerts.key(rule, self._fact(rule, at)), at)
+        if self._alerts.fires(rule, subject := self._subject(rule, at)):
+            self._alerts.resolve(self._alerts.key(rule, subject), at)
             self.overdue(rule, at, blind=True)
         elif clock.is_step:
             self.overdue(rule, at, blind=True)
@@ -133,17 +147,28 @@ class Progress:
             row.rested = True
             self._state.put(_key(self._step), row)
 
+    def _subject(self, rule: Rule, at: datetime) -> Fact:
+        """Return what an absence is about, without what is known of it: asked with each move of a clock."""
+        return Fact(time=at, component=self._stuck(rule), evidence=_NOTHING)
+
     def _fact(self, rule: Rule, at: datetime) -> Fact:
         clocks = [(c.name, self._state.get(Moved, _key(c.name))) for c in self._book.clocks]
         seen = [f"{name} {row.number} at {row.at:%H:%M:%S}" for name, row in clocks if row is not None]
         text = f"last of each: {', '.join(seen)}" if seen else f"nothing since {self._run.began:%H:%M:%S}"
         stages = [f"{name} since {since:%H:%M:%S}" for name, since in sorted(self._run.stages.items())]
         text += f"; in {', '.join(stages)}" if stages else ""
+        text += self._silent()
         evidence = Evidence(source="progress", offset=None, text=text)
         latest = max([row.at for _, row in clocks if row is not None], default=self._run.began)
         awake_s = (at - awake_from(latest, self._run)).total_seconds()
         labels = {"minutes": f"{awake_s / 60:.0f}", "seen": text}
         return Fact(time=at, component=self._stuck(rule), evidence=evidence, labels=labels)
+
+    def _silent(self) -> str:
+        """Return when each environment's last rollout ended, the one that is silent the longest first."""
+        rows = [(row.at, key.removeprefix(_env_key(""))) for key, row in self._state.every(Moved) if key[:4] == "env|"]
+        said = [f"{env} at {last:%H:%M:%S}" for last, env in sorted(rows)[:ENVS]]
+        return f"; rollouts of {', '.join(said)}" if len(rows) > 1 else ""
 
     def _stuck(self, rule: Rule) -> Component:
         """Return the component that has not done its part."""
@@ -152,6 +177,10 @@ class Progress:
             if ahead is not None and behind is not None and ahead.number > behind.number:
                 return blame.component
         return rule.component or "host"
+
+
+def _env_key(env: str) -> str:
+    return f"env|{clip(env)}"
 
 
 def _key(clock: str) -> str:
