@@ -154,10 +154,10 @@ class Progress:
     def _fact(self, rule: Rule, at: datetime) -> Fact:
         clocks = [(c.name, self._state.get(Moved, _key(c.name))) for c in self._book.clocks]
         seen = [f"{name} {row.number} at {row.at:%H:%M:%S}" for name, row in clocks if row is not None]
-        text = f"last of each: {', '.join(seen)}" if seen else f"nothing since {self._run.began:%H:%M:%S}"
+        text = self._silent()
+        text += f"last of each: {', '.join(seen)}" if seen else f"nothing since {self._run.began:%H:%M:%S}"
         stages = [f"{name} since {since:%H:%M:%S}" for name, since in sorted(self._run.stages.items())]
         text += f"; in {', '.join(stages)}" if stages else ""
-        text += self._silent()
         evidence = Evidence(source="progress", offset=None, text=text)
         latest = max([row.at for _, row in clocks if row is not None], default=self._run.began)
         awake_s = (at - awake_from(latest, self._run)).total_seconds()
@@ -168,7 +168,7 @@ class Progress:
         """Return when each environment's last rollout ended, the one that is silent the longest first."""
         rows = [(row.at, key.removeprefix(_env_key(""))) for key, row in self._state.every(Moved) if key[:4] == "env|"]
         said = [f"{env} at {last:%H:%M:%S}" for last, env in sorted(rows)[:ENVS]]
-        return f"; rollouts of {', '.join(said)}" if len(rows) > 1 else ""
+        return f"last rollouts of {', '.join(said)}; " if len(rows) > 1 else ""
 
     def _stuck(self, rule: Rule) -> Component:
         """Return the component that has not done its part."""
