@@ -158,6 +158,7 @@ class Progress:
         text += f"last of each: {', '.join(seen)}" if seen else f"nothing since {self._run.began:%H:%M:%S}"
         stages = [f"{name} since {since:%H:%M:%S}" for name, since in sorted(self._run.stages.items())]
         text += f"; in {', '.join(stages)}" if stages else ""
+        text += " (UTC)"
         evidence = Evidence(source="progress", offset=None, text=text)
         latest = max([row.at for _, row in clocks if row is not None], default=self._run.began)
         awake_s = (at - awake_from(latest, self._run)).total_seconds()
