@@ -66,7 +66,9 @@ class Alerts:
                 hits.add(at)
         self._add_total(cell, at)
         cell.count += 1
+        first = cell.fields if cell.severity is not None and rule.on.log is not None else {}
         cell.last_hit, cell.fields, cell.steps = at, _clipped(fact.labels), 0
+        cell.fields |= {name: said for name, said in first.items() if name == "error"}  # later ones follow from it
         self._keep(key, fact.evidence)
         conditions.note_share(rule, cell, at)
         cell.share = conditions.share(cell, at)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.alerts import AlertChanged
 from pipeline.events import Asked, Rollout
 from rules import state
 from rules.engine import Engine
@@ -430,3 +431,17 @@ def test_launches_are_counted_over_launches_and_each_has_its_own_incidents(watch
     open_, *others = [one for one in run.summary.incidents if one.closed is None]
     assert (open_.failure_mode, others) == ("boom", [])
     assert len({one[1] for one in run.incidents}) == 5
+
+
+def test_what_a_log_said_first_stays_the_error_while_it_fires(watch: Watch) -> None:
+    """What follows a crash in its log is said of it, and not why; once it has resolved, another one counts."""
+    run = watch(ONCE.replace('"{component}: {what}"', '"{what}: {error}"'))
+    run.log(0, "boom a\nKeyError: 'x'")
+    run.log(1, "boom b ; starting cleanup")
+    run.tick(302)
+    run.log(400, "boom c")
+    assert [one.summary for one in run.decisions if isinstance(one, AlertChanged)] == [
+        "a: KeyError: 'x'",
+        "b: KeyError: 'x'",
+        "c: boom c",
+    ]
