@@ -114,6 +114,8 @@ class ProcessSource:
         self._files_thread = SideThread(FILES_DEADLINE_S)
         self._strangers: set[tuple[int, int]] = set()
         self._halts = Halts()
+        self._forks: set[tuple[int, int]] = set()
+        """Pid and birth of those that have their parent's title: for a moment each that becomes another program has."""
         self._reports = {event.pid: _Report(event=event, start=None) for event in known if event.state != "exited"}
         self._has_seen = bool(self._reports)
 
@@ -184,8 +186,12 @@ class ProcessSource:
         for pid, report in list(self._reports.items()):
             if found.state != "blind" and _is_gone(report, found, exits):
                 await self._bury(Exit(pid=pid, start=report.start, state="exited", code=None), emit)
+        forks = {(pid, process.stat.start) for pid, process in found.processes.items() if _is_fork(process, found)}
+        fresh, self._forks = forks - self._forks, forks
         for pid, role in found.roles.items():
             process = found.processes[pid]
+            if pid not in self._reports and (pid, process.stat.start) in fresh:
+                continue
             if process.stat.state != "Z":
                 exits.add(pid, process.stat.start)
             if process.stat.state != "Z" or not exits.holds(pid, process.stat.start):
@@ -225,6 +231,11 @@ class ProcessSource:
             del self._reports[death.pid]
         else:
             self._reports[death.pid] = _Report(event=event, start=last.start)
+
+
+def _is_fork(process: Process, found: Scan) -> bool:
+    parent = found.processes.get(process.stat.ppid)
+    return parent is not None and process.cmdline == parent.cmdline and process.stat.state != "Z"
 
 
 def _is_gone(report: _Report, found: Scan, exits: ExitWatch) -> bool:

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from pipeline.events import HostLine, ProcessState, SourceState
 from pipeline.sources.halts import LONG_S, REPEAT_S, Halt, Halts
+from pipeline.sources.process_exits import watch_exits
 from pipeline.sources.process_table import Process, Stat, age_s, ancestry, read_process, read_stat, writers
-from pipeline.sources.processes import ProcessSource
+from pipeline.sources.processes import ProcessSource, Scan
 from tests.pipeline.sources.watch import Watch
 
 if TYPE_CHECKING:
@@ -97,6 +98,25 @@ async def test_a_long_sleep_in_the_kernel_is_reported_once(run: Path, monkeypatc
     (pid,) = (pid for pid in watch.pids() if f" {pid} " in text)
     assert text in {f"process trainer {pid} has been in uninterruptible sleep for {seconds} s" for seconds in (0, 1)}
     assert (event.node, event.origin) == ("node-0", "kernel")
+
+
+async def test_a_fork_is_told_of_once_it_stays(run: Path) -> None:
+    """For a moment a child has its parent's title: if it becomes another program, it never was what that says."""
+    source, watch = ProcessSource(run, "node-0"), TableWatch()
+
+    def scan(*children: tuple[int, str]) -> Scan:
+        of = {pid: Stat(state="S", ppid=10, start=pid, rss_bytes=0, status=0) for pid, _ in children}
+        parent = Process(pid=10, stat=Stat(state="S", ppid=1, start=1, rss_bytes=0, status=0), cmdline=["server"])
+        found = {10: parent} | {pid: Process(pid=pid, stat=of[pid], cmdline=[title]) for pid, title in children}
+        return Scan(
+            processes=found, roles=dict.fromkeys(found, "env_server"), strangers=set(), state="seeing", reason=""
+        )
+
+    with watch_exits() as exits:
+        await source._compare(scan((11, "server"), (12, "server"), (13, "other")), exits, watch.emit)
+        assert watch.pids() == {10, 13}
+        await source._compare(scan((11, "server"), (14, "server")), exits, watch.emit)
+        assert watch.pids() == {10, 11, 13}
 
 
 async def test_a_process_that_somebody_stopped_is_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
