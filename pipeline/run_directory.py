@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Subset: TypeAlias = Literal["all", "effective"]
 
+BATCHES = 8
+"""Of so many of the newest steps the batch is looked for."""
 CONFIG_BYTES = 4 * 2**20
 """A larger config is not read."""
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")
@@ -157,7 +159,8 @@ class RunDirectory:
         """Return the marker files that there are, by time; of steps before *since* none."""
         markers: list[Marker] = []
         folders = dict.fromkeys(directory for directory, _, _ in _MARKERS)
-        steps = {name: list(_numbered(self.path / name, _STEP, since)) for name in folders}
+        steps = {name: sorted(_numbered(self.path / name, _STEP, since)) for name in folders}
+        steps["rollouts"] = steps["rollouts"][-BATCHES:]  # there are thousands, and in most runs no such file
         for directory, name, kind in _MARKERS:
             for number, step in steps[directory]:
                 if (stat := _regular(step / name)) and (time := _modified(stat)):

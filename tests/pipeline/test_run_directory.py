@@ -199,6 +199,10 @@ def test_markers(tmp_path: Path) -> None:
     ]
     assert [marker.number for marker in RunDirectory(tmp_path).markers(since=3)] == [3, 3, 4]
     assert markers[1].time == datetime(2026, 8, 19, 11, 46, 40, 123000, UTC)
+    for step in range(100, 150):
+        make(tmp_path, f"rollouts/step_{step}/rank_0.bin")
+    newest = [marker.number for marker in RunDirectory(tmp_path).markers() if marker.kind == "batch-sent"]
+    assert newest == list(range(142, 150))
 
 
 def test_configs(tmp_path: Path) -> None:
