@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 BUILTIN = Path(__file__).parent.parent / "rules" / "builtin"
 FACTORS = (10.0, 0.1)
 THRESHOLDS = (
-    "persistent", "growing", "fraction", "at_least", "above", "below", "spike", "drop", "deviation", "ahead", "for_",
+    "persistent", "growing", "fraction", "at_least", "above", "below", "spike", "drop", "deviation", "slope", "ahead",
+    "for_",
 )  # fmt: skip
 PACE_THRESHOLDS = ("at_least", "times", "otherwise")
 NEXT_SEVERITY = {"info": "warning", "warning": "critical", "critical": "warning"}

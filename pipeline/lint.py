@@ -51,7 +51,7 @@ _HOLDS_BY = {
     "attempt": {"immediately", "persistent", "growing"},
     "together": {"immediately", "for"},
 }
-_OF_VALUES = ("nan", "above", "below", "spike", "drop", "deviation", "reaches")
+_OF_VALUES = ("nan", "above", "below", "spike", "drop", "deviation", "slope", "reaches")
 _OF_BASELINE = ("spike", "drop", "deviation")
 
 

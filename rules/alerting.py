@@ -125,13 +125,23 @@ class Alerts:
         self._keep(key, fact.evidence)
         self.overdue(key, rule, cell, at, blind=False)
 
-    def has_begun(self, rule: Rule, fact: Fact) -> bool:
-        """Tell whether that has begun and not ended."""
-        return self.key(rule, fact) in self._state.rows
+    def hold(self, rule: Rule, fact: Fact, at: datetime) -> None:
+        """Note that a state holds: it begins, goes on, or holds again before its alert has resolved."""
+        cell = self._state.get(Cell, key := self.key(rule, fact))
+        if cell is None:
+            self.begin(rule, fact, at)
+        elif cell.ends is not None:
+            cell.ends = None
+            self.overdue(key, rule, cell, at, blind=False)
 
     def end(self, rule: Rule, fact: Fact, at: datetime) -> None:
-        """Note that what the rule waits for the end of has ended."""
-        self.resolve(self.key(rule, fact), at)
+        """Note that a state has ended: its alert resolves, at once or as long after as the rule says."""
+        cell = self._state.get(Cell, key := self.key(rule, fact))
+        if cell is None or cell.severity is None or rule.keep_firing_for is None:
+            self.resolve(key, at)
+        elif cell.ends is None:
+            cell.ends = cell.due = at + timedelta(seconds=rule.keep_firing_for)
+            self._state.put(key, cell)
 
     def overdue(self, key: str, rule: Rule, cell: Cell, at: datetime, *, blind: bool) -> None:
         """Fire a rule about what has begun and not ended for too long, unless the end may not have been seen."""
@@ -156,7 +166,8 @@ class Alerts:
             cell.last_hit, cell.fields, cell.component = at, _clipped(fact.labels), fact.component
             self._keep(key, fact.evidence)
             self._fire(key, rule, cell, at, held)
-        cell.due = due
+        cell.ends = None if held is not None else cell.ends
+        cell.due = min((time for time in (due, cell.ends) if time is not None), default=None)
         self._state.put(key, cell)
 
     def resolve(self, key: str, at: datetime) -> None:

@@ -46,6 +46,8 @@ def clearing(rule: Rule) -> Clear | None:
         return rule.clear
     if rule.on.lasts:
         return None
+    if rule.keep_firing_for is not None:
+        return Clear(quiet=rule.keep_firing_for)
     if rule.on.kind == "process":
         return Clear(attempt=True)
     fractions = [e.fraction for e in rule.escalate if e.fraction is not None]

@@ -62,7 +62,8 @@ def clears(rule: Rule) -> str:
     """Return when an alert of the rule resolves."""
     clear = conditions.clearing(rule)
     if clear is None:
-        return "when what began it is over"
+        later = f", {rule.keep_firing_for} later" if rule.keep_firing_for else ""
+        return f"when what began it is over{later}"
     if clear.attempt:
         return "with the next launch"
     if clear.steps:
@@ -139,6 +140,7 @@ def _asked(escalation: Escalation) -> str:
         f"more than {escalation.spike or 0:g} times the usual one": escalation.spike,
         f"more than {escalation.drop or 0:.0%} below the usual one": escalation.drop,
         f"{escalation.deviation or 0:g} standard deviations off the usual one": escalation.deviation,
+        f"whose trend is beyond {escalation.slope or 0:+g} an hour": escalation.slope is not None,
         f"that will reach {escalation.reaches or 0:g} within {escalation.ahead}": escalation.reaches is not None,
     }
     return " and ".join(words for words, given in asked.items() if given)

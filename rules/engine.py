@@ -157,6 +157,10 @@ class Engine:
     def _fall_due(self, key: str, cell: Cell) -> None:
         rule = self._book.rules.get(cell.rule)
         kind = rule.on.kind if rule else ""
+        if cell.ends is not None and cell.ends <= self.clock:
+            self._alerts.resolve(key, self.clock)
+            if kind != "absence":  # which is looked for anew
+                return
         blind = rule is not None and self._sources.blind(rule, cell)
         if rule is not None and kind == "absence":
             self._progress.overdue(rule, self.clock, blind=blind)

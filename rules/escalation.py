@@ -86,6 +86,8 @@ class Escalation(Table, frozen=True, kw_only=True):
     """Of metrics: a hit is a value that has lost more than this share of the usual one, and is out of its spread."""
     deviation: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """Of metrics: a hit is a value more than that many (robust) standard deviations from the usual one."""
+    slope: float | None = None
+    """Of metrics: a hit is a value whose trend rises by more than this in an hour; falls by more, if below zero."""
     reaches: float | None = None
     """Of metrics: a hit is a value on its way to this one, which it reaches within the time of `ahead`."""
     ahead: Duration | None = None
@@ -107,6 +109,9 @@ class Escalation(Table, frozen=True, kw_only=True):
         }.get(given[0], [])
         if (self.reaches is None) != (self.ahead is None):
             needs = [*needs, "reaches", "ahead"]
+        if self.slope == 0:
+            message = '"slope" is above zero for what rises, below for what falls'
+            raise ValueError(message)
         if alone := [name for name in self.config if getattr(self, name) is None]:
             message = f'"config" gives {alone[0]}: say {alone[0]} as well, for runs whose config does not'
             raise ValueError(message)

@@ -9,7 +9,7 @@ import msgspec
 from pipeline.alerts import Component, Health, Phase
 from pipeline.events import Level, Role
 from rules.escalation import Baseline, Clear, Escalation
-from rules.pattern import Pattern
+from rules.pattern import Duration, Pattern
 from rules.table import Name, Table
 
 Label: TypeAlias = Literal[
@@ -178,6 +178,8 @@ class Rule(Table, frozen=True, kw_only=True):
     on: Trigger
     escalate: Annotated[list[Escalation], msgspec.Meta(min_length=1, max_length=3)]
     clear: Clear | None = None
+    keep_firing_for: Duration | None = None
+    """How long its alerts go on firing after the last hit, or after what lasted has ended."""
     baseline: Baseline | None = None
     """Of metrics: what is usual, for `spike`, `drop` and `deviation`."""
     during: list[Phase] = msgspec.field(default_factory=lambda: ["starting", "running", "finishing"])
@@ -189,3 +191,9 @@ class Rule(Table, frozen=True, kw_only=True):
     """Whether the same command is likely to get further."""
     silent: bool = False
     """Nobody is told of its alerts: they are parts of what a rule about several looks at."""
+
+    def __post_init__(self) -> None:
+        """Refuse two words about the same."""
+        if self.clear is not None and self.keep_firing_for is not None:
+            message = "give clear or keep_firing_for, not both"
+            raise ValueError(message)

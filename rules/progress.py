@@ -108,7 +108,7 @@ class Progress:
 
     def _there_again(self, rule: Rule, clock: Clock, at: datetime) -> None:
         if self._alerts.fires(rule, subject := self._subject(rule, at)):
-            self._alerts.resolve(self._alerts.key(rule, subject), at)
+            self._alerts.end(rule, subject, at)
             self.overdue(rule, at, blind=True)
         elif clock.is_step:
             self.overdue(rule, at, blind=True)

@@ -94,6 +94,8 @@ class Cell(BaseRow, kw_only=True, tag="cell"):
     """What the last hit gives to the summary."""
     share: tuple[int, int] | None = None
     """At the last hit: hits and all of the first window that measures a fraction."""
+    ends: datetime | None = None
+    """When it resolves, as what lasted has ended, unless that holds again."""
     steps: int = 0
     """Of what is to blame since the last hit, while it fires and that matters."""
 

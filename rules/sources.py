@@ -105,7 +105,7 @@ class Sources:
             if _concerns(rule, name, row):
                 self.lasting(rule, name, at)
             else:
-                self._alerts.resolve(self._alerts.key(rule, _fact(rule, name, "", at)), at)
+                self._alerts.end(rule, _fact(rule, name, "", at), at)
         if event.state != "blind":
             self._alerts.rearm(at, self.blind)
 

@@ -36,12 +36,11 @@ class Together:
     def _look(self, rule: Rule, at: datetime) -> None:
         wanted = rule.on.together.modes if rule.on.together else []
         parts = [part for mode in wanted if (part := self._part(mode, rule)) is not None]
-        holds, begun = len(parts) == len(wanted), self._alerts.has_begun(rule, _fact(rule, at))
-        if begun and not holds:
-            self._alerts.end(rule, _fact(rule, at), at)
-        elif holds and not begun:
+        if len(parts) == len(wanted):
             said = "; ".join(summary(self._book.rules[cell.rule], cell, at) for _, cell in parts)
-            self._alerts.begin(rule, _fact(rule, at, said, self._place(parts)), at)
+            self._alerts.hold(rule, _fact(rule, at, said, self._place(parts)), at)
+        else:
+            self._alerts.end(rule, _fact(rule, at), at)
 
     def _part(self, mode: str, whole: Rule) -> tuple[str, Cell] | None:
         """Return an alert of a failure mode; `None` if none fires but that of the whole."""

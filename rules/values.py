@@ -135,6 +135,9 @@ def is_hit(escalation: Escalation, value: float, series: Series, baseline: Basel
         )
     if escalation.deviation is not None:
         asked.append(past is not None and abs(_apart(value, past)) > escalation.deviation)
+    if escalation.slope is not None:
+        rise = trend(series)
+        asked.append(rise is not None and _steeper(rise * 3600, escalation.slope))
     if escalation.reaches is not None and escalation.ahead is not None:
         left_s = time_left_s(series, value, escalation.reaches)
         asked.append(left_s is not None and left_s <= escalation.ahead)
@@ -142,18 +145,28 @@ def is_hit(escalation: Escalation, value: float, series: Series, baseline: Basel
 
 
 def time_left_s(series: Series, value: float, limit: float) -> float | None:
-    """
-    Return the seconds until the series reaches *limit* if it goes on as it did; `None` if it does not head there.
+    """Return the seconds until the series reaches *limit* if it goes on as it did; `None` if it does not head there."""
+    slope = trend(series)
+    left_s = (limit - value) / slope if slope else -1.0
+    return left_s if left_s >= 0 else None
 
-    The trend is between the medians of its first and its last third: single values do not turn it.
+
+def trend(series: Series) -> float | None:
+    """
+    Return by how much the series rises in a second; `None` if too little of it is known.
+
+    It is taken between the medians of its first and its last third: single values do not turn it.
     """
     third = len(series.values) // 3
     if 3 * third < _TREND_VALUES or series.times[-1] - series.times[0] < _TREND_S:
         return None
     rise = median(series.values[-third:]) - median(series.values[:third])
-    slope = rise / (median(series.times[-third:]) - median(series.times[:third]))
-    left_s = (limit - value) / slope if slope else -1.0
-    return left_s if left_s >= 0 else None
+    return rise / (median(series.times[-third:]) - median(series.times[:third]))
+
+
+def _steeper(rise: float, limit: float) -> bool:
+    """Tell whether a rise goes beyond a limit, or a fall beyond one below zero."""
+    return rise > limit if limit > 0 else rise < limit
 
 
 def _apart(value: float, past: list[float]) -> float:
@@ -186,13 +199,13 @@ def _remember(rule: Rule, figure: float, at: datetime, series: Series, *, hit: b
     """Let the series' past grow, but not by what is out of the ordinary."""
     baseline = rule.baseline or _PLAIN
     series.seen += 1
-    trend = any(escalation.reaches is not None for escalation in rule.escalate)
+    has_trend = any(one.reaches is not None or one.slope is not None for one in rule.escalate)
     full = baseline.frozen and len(series.values) >= baseline.values
-    if math.isnan(figure) or series.seen <= baseline.skip or (not trend and (hit or full)):
+    if math.isnan(figure) or series.seen <= baseline.skip or (not has_trend and (hit or full)):
         return
     push(series.values, figure)
     push(series.times, at.timestamp())
-    kept = 60 if trend else baseline.values
+    kept = 60 if has_trend else baseline.values
     del series.values[:-kept], series.times[:-kept]
 
 
