@@ -13,7 +13,8 @@ import msgspec
 
 from pipeline.lint_tables import named_in, table_faults
 from rules.conditions import clearing
-from rules.escalation import WORDS, Escalation
+from rules.conditions_in_words import OF
+from rules.escalation import WORDS, Clear, Escalation
 from rules.model import TRIGGERS, Rule
 from rules.pattern import Duration, Pattern, quoted
 from rules.rule_file import File, RuleFile
@@ -42,10 +43,10 @@ _FIGURES = {
 }
 """By the kind of trigger: what its facts say."""
 _HOLDS_BY = {
-    "log": {"immediately", "persistent", "growing"},
+    "log": {"immediately", "persistent", "growing", "fraction"},
     "rollout": {"immediately", "persistent", "growing", "fraction"},
-    "metric": {"immediately", "persistent", "growing", "fraction"},
-    "process": {"immediately", "persistent", "growing"},
+    "metric": {"immediately", "persistent", "growing", "fraction", "for"},
+    "process": {"immediately", "persistent", "growing", "fraction"},
     "absence": {"for", "pace"},
     "blind": {"for"},
     "attempt": {"immediately", "persistent", "growing"},
@@ -104,21 +105,25 @@ def _of_rule(rule: Rule, logs: Sequence[File], tested: Mapping[str, Sequence[str
         for why in _escalation(rule, escalation):
             yield ("escalate", i), why
     yield from _clearing(rule)
-    yield from _ending(rule)
+    yield from _second_pattern(rule)
 
 
-def _ending(rule: Rule) -> Iterator[Fault]:
-    """Yield what keeps the end that a rule waits for from being known as one."""
+def _second_pattern(rule: Rule) -> Iterator[Fault]:
+    """Yield what keeps an end from being known as one, or a record as one of those that a fraction is of."""
     log = rule.on.log
-    if log is None or log.until is None:
+    if log is None:
         return
-    if rule.component is None and len(log.component) != 1:
-        yield ("on", "log", "until"), "an end in another component's log would be of another subject: give component"
-    groups = {name for name, _ in log.until.groups}
-    begun = {name for name, _ in log.pattern.groups}
-    for i, label in enumerate(rule.on.per):
-        if label in begun and label not in groups:
-            yield ("on", "per", i), f'its end does not say which "{label}" it is of: name that group in until as well'
+    if rule.has_fraction != (log.among is not None):
+        yield ("on", "log"), "a fraction of records needs among: what all of them say; and among is for nothing else"
+    for word, pattern in (("until", log.until), ("among", log.among)):
+        if pattern is None:
+            continue
+        if rule.component is None and len(log.component) != 1:
+            yield ("on", "log", word), f"{word} in another component's log would be of another subject: give component"
+        groups, hits = ({name for name, _ in one.groups} for one in (pattern, log.pattern))
+        for i, label in enumerate(rule.on.per):
+            if label in hits and label not in groups:
+                yield ("on", "per", i), f'{word} does not say which "{label}" it is of: name that group in it as well'
 
 
 def _patterns(rule: Rule, texts: Sequence[str]) -> Iterator[Fault]:
@@ -140,7 +145,7 @@ def _figures(rule: Rule, logs: Sequence[File]) -> Iterator[Fault]:
     for i, label in enumerate(rule.on.per):
         if label not in known:
             yield ("on", "per", i), f'{rule.on.kind} events have no "{label}": all are one subject'
-    if any(escalation.fraction is not None for escalation in rule.escalate):
+    if rule.has_fraction:
         known |= {"hits", "total", "fraction"}
     for name in named_in(rule.summary):
         if name not in known | _ALWAYS_KNOWN:
@@ -173,6 +178,8 @@ def _escalation(rule: Rule, escalation: Escalation) -> Iterator[str]:
         span = getattr(escalation, name)
         if isinstance(span, Duration) and span < SHORTEST_S:
             yield f"{name.rstrip('_')} = {quoted(str(span))} is shorter than sources are looked at ({SHORTEST_S:.0f} s)"
+    if escalation.of is not None and escalation.of != OF.get(kind):
+        yield f'"of" says {escalation.of}: a fraction of {kind} is of {OF.get(kind, "nothing")}'
     if escalation.of_last is not None and (escalation.persistent or 1) > escalation.of_last:
         yield f"{escalation.persistent} hits among {escalation.of_last} values never come"
 
@@ -192,6 +199,21 @@ def _clearing(rule: Rule) -> Iterator[Fault]:
         yield ("clear",), f"it clears below {clear.fraction:g} and holds from {min(fractions):g} on: it will flap"
     elif clear.quiet is not None and clear.quiet < SHORTEST_S:
         yield ("clear",), f"it clears after {clear.quiet}, sooner than sources are looked at ({SHORTEST_S:.0f} s)"
+    elif clear.is_bound and rule.on.metric is None:
+        yield ("clear",), "it never clears: what it looks at has no values"
+    elif bad := next((e for e in rule.escalate if _overlap(e, clear)), None):
+        yield ("clear",), f"values that clear it are hits ({_bound(bad)}): the bound says nothing"
+
+
+def _overlap(escalation: Escalation, clear: Clear) -> bool:
+    """Tell whether a bound that clears leaves out no value that is not a hit anyway."""
+    return (clear.below is not None and escalation.above is not None and clear.below > escalation.above) or (
+        clear.above is not None and escalation.below is not None and clear.above < escalation.below
+    )
+
+
+def _bound(escalation: Escalation) -> str:
+    return f"above {escalation.above:g}" if escalation.above is not None else f"below {escalation.below:g}"
 
 
 assert set(_FIGURES) == set(_HOLDS_BY) == set(TRIGGERS)

@@ -58,35 +58,35 @@ class Alerts:
         if not self.admits(rule, fact.time) or not self._has_room(rule, fact):
             return
         key, cell = self._cell(rule, fact)
-        if rule.on.log is not None and self._repeats(cell, fact, at):
+        if rule.on.log is not None and rule.on.log.among is None and self._repeats(cell, fact, at):
             return
         counted = counted or [True] * len(rule.escalate)
         for hits, counts in zip(cell.hits, counted, strict=True):
             if hits is not None and counts:
                 hits.add(at)
-        self._add_total(cell, at)
+        self._add_total(cell, fact, at)
         cell.count += 1
         first = cell.fields if cell.severity is not None and rule.on.log is not None else {}
         cell.last_hit, cell.fields, cell.steps = at, _clipped(fact.labels), 0
         cell.fields |= {name: said for name, said in first.items() if name == "error"}  # later ones follow from it
         self._keep(key, fact.evidence)
         conditions.note_share(rule, cell, at)
+        conditions.note_value(rule, cell, at, good=False)
         cell.share = conditions.share(cell, at)
         held = conditions.severity_on_hit(rule, cell, at, counted)
         self.settle(key, rule, cell, at, held)
 
-    def other(self, rule: Rule, fact: Fact, at: datetime) -> None:
-        """Count a fact of the trigger's kind that is no hit."""
+    def other(self, rule: Rule, fact: Fact, at: datetime, *, good: bool = True) -> None:
+        """Count a fact of the trigger's kind that is no hit; *good* tells whether it also is one that clears."""
         key = self.key(rule, fact)
-        fractions = any(e.fraction is not None for e in rule.escalate)
-        if not self.admits(rule, fact.time) or not (fractions or key in self._state.rows):
-            return
-        if not self._has_room(rule, fact):
+        matters = rule.has_fraction or key in self._state.rows
+        if not (matters and self.admits(rule, fact.time) and self._has_room(rule, fact)):
             return
         key, cell = self._cell(rule, fact)
-        self._add_total(cell, at)
+        self._add_total(cell, fact, at)
         cell.last_other = at
         conditions.note_share(rule, cell, at)
+        conditions.note_value(rule, cell, at, good=good)
         self.settle(key, rule, cell, at, None)
 
     def settle(self, key: str, rule: Rule, cell: Cell, at: datetime, held: Severity | None) -> None:
@@ -245,7 +245,8 @@ class Alerts:
         """Tell whether the fact's subject is known, or there is room for one more; for a whole rule there is."""
         return not rule.on.subject or self._state.has_room(self.key(rule, fact))
 
-    def _add_total(self, cell: Cell, at: datetime) -> None:
+    def _add_total(self, cell: Cell, fact: Fact, at: datetime) -> None:
+        cell.others = fact.others
         for total in cell.totals:
             if total is not None:
                 total.add(at)

@@ -56,10 +56,19 @@ def clearing(rule: Rule) -> Clear | None:
 
 def share(cell: Cell, at: datetime) -> tuple[int, int] | None:
     """Return hits and all of the first window that measures a fraction."""
-    for hits, totals in zip(cell.hits, cell.totals, strict=True):
-        if hits is not None and totals is not None:
-            return hits.total(at), totals.total(at)
+    for i in range(len(cell.hits)):
+        hits, of = cell.hits[i], total(cell, i, at)
+        if hits is not None and of is not None:
+            return hits.total(at), of
     return None
+
+
+def total(cell: Cell, i: int, at: datetime) -> int | None:
+    """Return what the hits of escalation *i* are a fraction of; `None` if it measures none."""
+    hits, totals = cell.hits[i], cell.totals[i]
+    if hits is None or totals is None:
+        return None
+    return totals.total(at) if cell.others is None else hits.total(at) + cell.others
 
 
 def severity_on_hit(rule: Rule, cell: Cell, at: datetime, counted: Sequence[bool]) -> Severity | None:
@@ -69,9 +78,9 @@ def severity_on_hit(rule: Rule, cell: Cell, at: datetime, counted: Sequence[bool
 
 
 def _holds(escalation: Escalation, i: int, cell: Cell, at: datetime) -> bool:
-    hits, totals = cell.hits[i], cell.totals[i]
-    if escalation.immediately or escalation.of_last is not None:
-        return True  # what counts among the last values was counted with the series
+    hits, of = cell.hits[i], total(cell, i, at)
+    if escalation.immediately or escalation.of_last is not None or escalation.for_ is not None:
+        return True  # the last values, and for how long they were hits, were judged with the series
     if hits is None:
         return False
     if escalation.persistent is not None:
@@ -79,8 +88,7 @@ def _holds(escalation: Escalation, i: int, cell: Cell, at: datetime) -> bool:
     if escalation.growing is not None and escalation.within is not None:
         counts = hits.spans(at, escalation.within, escalation.growing + 1)
         return all(before < after for before, after in pairwise(counts))
-    if escalation.fraction is not None and totals is not None:
-        of = totals.total(at)
+    if escalation.fraction is not None and of is not None:
         return of >= (escalation.at_least or 1) and hits.total(at) >= escalation.fraction * of
     return False
 
@@ -105,12 +113,18 @@ def note_share(rule: Rule, cell: Cell, at: datetime) -> None:
         cell.since = at
 
 
+def note_value(rule: Rule, cell: Cell, at: datetime, *, good: bool) -> None:
+    """Note since when values are beyond the bound that clears."""
+    if cell.severity is not None and rule.clear is not None and rule.clear.is_bound:
+        cell.since = (cell.since or at) if good else None
+
+
 def clears_at(rule: Rule, cell: Cell, seen_since: datetime = EPOCH) -> datetime | None:
     """Return when a firing alert resolves, as things stand; `None` if time alone does not do it."""
     clear = clearing(rule)
     if clear is None or cell.last_hit is None:
         return None
-    if clear.fraction is not None and clear.for_ is not None:
+    if clear.for_ is not None:
         return None if cell.since is None else cell.since + timedelta(seconds=clear.for_)
     if clear.quiet is not None:
         if rule.on.metric and (cell.last_other is None or cell.last_other < cell.last_hit):

@@ -14,10 +14,12 @@ from rules.escalation import Baseline
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rules.escalation import Escalation
+    from rules.escalation import Clear, Escalation
     from rules.model import Rule
     from rules.rows import Cell, Series
 
+OF = {"rollout": "rollouts", "log": "records", "metric": "values", "process": "processes"}
+"""What a fraction is of, by the kind of trigger."""
 _PLAIN = Baseline()
 
 
@@ -39,12 +41,12 @@ def condition(rule: Rule, number: int, cell: Cell | None, series: Series | None,
     """Return what the escalation *number* of a rule needs, and what it has."""
     escalation = rule.escalate[number]
     hits = _hits(escalation, number, cell, series, at)
-    totals = cell.totals[number] if cell and number < len(cell.totals) else None
-    total = totals.total(at) if totals is not None else 0 if escalation.fraction is not None else None
+    total = conditions.total(cell, number, at) if cell and number < len(cell.totals) else None
+    total = total or (None if escalation.fraction is None else 0)
     return Condition(
         severity=escalation.severity,
         needs=needs(rule, escalation),
-        has=_has(escalation, number, cell, hits, total, at),
+        has=_has(escalation, number, cell, series, hits, total, at),
         hits=hits,
         total=total,
     )
@@ -53,9 +55,11 @@ def condition(rule: Rule, number: int, cell: Cell | None, series: Series | None,
 def needs(rule: Rule, escalation: Escalation) -> str:
     """Return what an escalation asks for."""
     said = _asked(escalation)
+    if rule.on.metric is not None and escalation.for_ is not None:
+        return f"all values for {escalation.for_} {said}"
     if said and (escalation.spike or escalation.drop or escalation.deviation):
         said += f", once {(rule.baseline or _PLAIN).warm_up} values are known"
-    return _needs(escalation) + (f"; a hit is a value {said}" if said else "")
+    return _needs(rule, escalation) + (f"; a hit is a value {said}" if said else "")
 
 
 def clears(rule: Rule) -> str:
@@ -70,6 +74,8 @@ def clears(rule: Rule) -> str:
         return f"with the next launch, or after {clear.steps} further steps, if those are made by what is to blame"
     if clear.fraction is not None:
         return f"when the share has been below {clear.fraction:.0%} for {clear.for_}"
+    if clear.is_bound:
+        return f"when values have been {_beyond(clear)} for {clear.for_}"
     good = ", good values coming" if rule.on.metric else ""
     return f"after {clear.quiet} without a hit{good}"
 
@@ -84,14 +90,14 @@ def usual(rule: Rule, series: Series) -> str:
     return f"usual is {median(series.values):.4g}"
 
 
-def _needs(escalation: Escalation) -> str:
+def _needs(rule: Rule, escalation: Escalation) -> str:
     if escalation.persistent is not None:
         where = f"among the last {escalation.of_last} values" if escalation.of_last else f"within {escalation.within}"
         return f"{escalation.persistent} hits {where}"
     if escalation.growing is not None:
         return f"more hits in each of {escalation.growing} spans of {escalation.within} than in the one before"
     if escalation.fraction is not None:
-        sample = f"{escalation.of} over {escalation.over}, of at least {escalation.at_least}"
+        sample = f"{OF[rule.on.kind]} over {escalation.over}, of at least {escalation.at_least}"
         return f"{escalation.fraction:.0%} of the {sample}"
     if escalation.for_ is not None:
         return f"to last {escalation.for_}"
@@ -105,7 +111,13 @@ def _needs(escalation: Escalation) -> str:
 
 
 def _has(  # noqa: PLR0913, PLR0917 - all that an escalation is about
-    escalation: Escalation, number: int, cell: Cell | None, hits: int, total: int | None, at: datetime
+    escalation: Escalation,
+    number: int,
+    cell: Cell | None,
+    series: Series | None,
+    hits: int,
+    total: int | None,
+    at: datetime,
 ) -> str:
     window = cell.hits[number] if cell and number < len(cell.hits) else None
     if escalation.persistent is not None:
@@ -116,6 +128,8 @@ def _has(  # noqa: PLR0913, PLR0917 - all that an escalation is about
     if total is not None:
         share = f" ({hits / total:.0%})" if total else ""
         return f"{hits} of {total}{share}"
+    if series is not None and number in series.held_since:
+        return f"all values since {series.held_since[number]:%H:%M:%S} UTC"
     if escalation.for_ is not None or escalation.pace is not None:
         return ""
     return "no hit" if not hits else "1 hit" if hits == 1 else f"{hits} hits"
@@ -125,18 +139,25 @@ def _hits(escalation: Escalation, number: int, cell: Cell | None, series: Series
     if escalation.of_last is not None:
         recent = series.recent[number] if series and number < len(series.recent) else 0
         return (recent & ((1 << escalation.of_last) - 1)).bit_count()
+    if escalation.for_ is not None and series is not None:
+        return int(number in series.held_since)
     if cell is None:
         return 0
     window = cell.hits[number] if number < len(cell.hits) else None
     return window.total(at) if window is not None else cell.count
 
 
+def _beyond(bounds: Escalation | Clear) -> str:
+    above = [f"above {bounds.above:g}"] if bounds.above is not None else []
+    below = [f"below {bounds.below:g}"] if bounds.below is not None else []
+    return " and ".join([*above, *below])
+
+
 def _asked(escalation: Escalation) -> str:
     """Return what makes a value a hit."""
     asked = {
         "that is not a number": escalation.nan,
-        f"above {escalation.above or 0:g}": escalation.above is not None,
-        f"below {escalation.below or 0:g}": escalation.below is not None,
+        _beyond(escalation): escalation.above is not None or escalation.below is not None,
         f"more than {escalation.spike or 0:g} times the usual one": escalation.spike,
         f"more than {escalation.drop or 0:.0%} below the usual one": escalation.drop,
         f"{escalation.deviation or 0:g} standard deviations off the usual one": escalation.deviation,

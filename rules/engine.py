@@ -36,15 +36,16 @@ from pipeline.events import (
 from pipeline.times import EPOCH
 from rules import facts, sleeps
 from rules.alerting import Alerts
-from rules.copies import is_copy
 from rules.phases import Phases, health_of
+from rules.processes import Processes
 from rules.progress import Progress
 from rules.reports import Reports
-from rules.rows import Cell, Copies, Process, Run, Unknown
+from rules.rows import Cell, Copies, Run, Unknown
 from rules.sources import Sources
 from rules.state import State
+from rules.texts import Texts
 from rules.together import Together
-from rules.triggers import ends_log, matches_log, matches_process, matches_rollout
+from rules.triggers import matches_rollout
 from rules.values import Values
 
 if TYPE_CHECKING:
@@ -89,9 +90,11 @@ class Engine:
         self._progress = Progress(self._state, book, self._run, self._alerts)
         self._sources = Sources(self._state, book, self._alerts)
         self._values = Values(self._state, book, self._alerts)
+        self._processes = Processes(self._state, book, self._alerts)
         self._phases = Phases(self._state, book, self._run, self._alerts, self._progress, self._sources)
         self._together = Together(self._state, book, self._run, self._alerts)
         self._reports = Reports(self._state, book, self._run, self._decisions, checkin_every_s, announce_from)
+        self._texts = Texts(self._state, book, self._alerts, self._reports.unknowns)
 
     @property
     def clock(self) -> datetime:
@@ -118,12 +121,7 @@ class Engine:
 
     def processes(self) -> list[ProcessState]:
         """Return the processes of the run that were last seen running."""
-        found: list[ProcessState] = []
-        for key, row in self._state.every(Process):
-            if row.running:
-                _, node, pid = key.split("|")
-                found.append(ProcessState(time=self.clock, node=node, role=row.role, pid=int(pid), state="running"))
-        return found
+        return list(self._processes.running(self.clock))
 
     def summary(self) -> Summary:
         """Return the run as it stands."""
@@ -216,8 +214,8 @@ class Engine:
         self._alerts.incidents.end_attempt()
         self._alerts.resolve_all(at)
         self._values.begin()
-        gone = [key for key, process in self._state.every(Process) if not process.running]
-        for key in [*gone, *(key for key, _ in self._state.every(Copies))]:
+        self._processes.begin()
+        for key, _ in self._state.every(Copies):
             self._state.drop(key)
         run.attempt, run.identity, run.began = event.number, event.identity, at
         run.phase, run.phase_since, run.milestones, run.stages, run.sleeps = "starting", at, {}, {}, []
@@ -229,22 +227,7 @@ class Engine:
 
     def _text(self, fact: Fact | None, at: datetime) -> None:
         """Take a line of text: rules first, since a line that ends the run may say why."""
-        if fact is None or is_copy(fact, self._state):
-            return
-        milestones, rules, ended = self._book.matches(fact.text, fact.component)
-        if rules and self._book.is_quoted(fact.text, fact.level):
-            rules = []
-        ends = [(rule, found) for rule in ended if (found := ends_log(rule, fact)) is not None]
-        for rule, found in ends:
-            self._alerts.end(rule, msgspec.structs.replace(fact, labels=fact.labels | found), at)
-        matched = [(rule, found) for rule in rules if (found := matches_log(rule, fact)) is not None]
-        for rule, found in matched:
-            take = self._alerts.begin if rule.on.ends else self._alerts.hit
-            labels = fact.labels | {"error": facts.error_of(fact.text)} | found
-            take(rule, msgspec.structs.replace(fact, labels=labels), at)
-        if not matched and not ends and not milestones:
-            self._reports.unknowns.take(fact, at)
-        for milestone in milestones:
+        for milestone in self._texts.take(fact, at) if fact is not None else ():
             self._passed(milestone.name, at)
 
     def _passed(self, milestone: str, at: datetime) -> None:
@@ -279,14 +262,12 @@ class Engine:
                 (self._alerts.hit if hit else self._alerts.other)(rule, fact, at)
 
     def _process(self, event: ProcessState, at: datetime) -> None:
+        self._processes.take(event, at)
         component = self._book.components.role.get(event.role)
         if component is not None:
-            fact = facts.of_process(event, component)
-            for rule in self._book.by_trigger["process"]:
-                if matches_process(rule, event):
-                    self._alerts.hit(rule, fact, at)
             self._values.process(event, component, at)
-        self._phases.process(event, at)
+        if event.state != "running":
+            self._phases.look(at)
 
     def _say_health(self) -> None:
         """Say health and phase if either has changed, once all that fires is known; then what people are told."""

@@ -67,13 +67,14 @@ class Escalation(Table, frozen=True, kw_only=True):
     fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     """That share of what the trigger's kind brings are hits, `over` a time, of `at_least` so many."""
     for_: Duration | None = msgspec.field(default=None, name="for")
-    """Of absence, blindness, and what has begun and not ended: that long."""
+    """Of absence, blindness, what has begun and not ended: that long. Of metrics: all values have been hits so long."""
     pace: OwnPace | None = None
     """Of absence: longer than the run's own pace lets expect."""
     within: Duration | None = None
     over: Duration | None = None
     at_least: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    of: Literal["rollouts"] = "rollouts"
+    of: Literal["rollouts", "records", "values", "processes"] | None = None
+    """What the fraction is of, said for the reader: it is what the trigger is about."""
     nan: Literal[True] | None = None
     """Of metrics: a hit is a value that is not a number."""
     above: float | None = None
@@ -130,11 +131,19 @@ WORDS = {
 }
 
 
+_CLEARS_BY = ("quiet", "fraction", "above", "below", "attempt", "steps")
+_FOR = ("fraction", "above", "below")
+
+
 class Clear(Table, frozen=True, kw_only=True):
     """When an alert resolves. Without it: logs and metrics after a quiet quarter of an hour, the rest as it ends."""
 
     quiet: Duration | None = None
     """No hit for that long, while the source sees."""
+    above: float | None = None
+    """Of metrics: all values are above this `for` that long."""
+    below: float | None = None
+    """Of metrics: all values are below this `for` that long."""
     fraction: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
     """The share is below this `for` that long."""
     for_: Duration | None = msgspec.field(default=None, name="for")
@@ -145,10 +154,19 @@ class Clear(Table, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse none, or more than one."""
-        given = [key for key in ("quiet", "fraction", "attempt", "steps") if getattr(self, key) is not None]
+        given = [key for key in _CLEARS_BY if getattr(self, key) is not None]
         if len(given) != 1:
-            message = f"give exactly one of quiet, fraction, attempt, steps; here: {' and '.join(given) or 'none'}"
+            message = f"give exactly one of {', '.join(_CLEARS_BY)}; here: {' and '.join(given) or 'none'}"
             raise ValueError(message)
-        if self.fraction is not None and self.for_ is None:
-            message = '"fraction" needs for'
+        if (given[0] in _FOR) != (self.for_ is not None):
+            message = f'"{given[0]}" {"needs" if given[0] in _FOR else "goes without"} for'
             raise ValueError(message)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it asks for values beyond a bound."""
+        return self.above is not None or self.below is not None
+
+    def is_good(self, value: float) -> bool:
+        """Tell whether a value that is no hit is beyond its bound; not a number is not."""
+        return (self.above is None or value > self.above) and (self.below is None or value < self.below)

@@ -39,6 +39,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     level: Level | None = None
     copies: str | None = None
     """The group of files that may repeat it."""
+    others: int | None = None
+    """Of processes: how many like it run."""
 
     @property
     def by(self) -> int:

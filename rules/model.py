@@ -28,6 +28,8 @@ class LogTrigger(Table, frozen=True, kw_only=True):
     """Is found in the text; a list means any of these."""
     not_: Pattern | None = msgspec.field(default=None, name="not")
     """And this is not."""
+    among: Pattern | None = None
+    """Is found in all records that a `fraction` is of, hits and others."""
     until: Pattern | None = None
     """It has begun, and ends with a record in which this is found; what it takes meanwhile is judged by `for`."""
     component: list[Component] = []
@@ -61,6 +63,8 @@ class MetricTrigger(Table, frozen=True, kw_only=True):
     """Divided by this key of the same row."""
     rate: bool = False
     """A counter: what it grows by in a minute."""
+    labels: dict[str, Pattern] = {}
+    """Of Prometheus pages: only series in whose label of that name the pattern is found."""
 
 
 class ProcessTrigger(Table, frozen=True, kw_only=True):
@@ -191,6 +195,11 @@ class Rule(Table, frozen=True, kw_only=True):
     """Whether the same command is likely to get further."""
     silent: bool = False
     """Nobody is told of its alerts: they are parts of what a rule about several looks at."""
+
+    @property
+    def has_fraction(self) -> bool:
+        """Whether it measures a share, and so has to know of what is no hit."""
+        return any(escalation.fraction is not None for escalation in self.escalate)
 
     def __post_init__(self) -> None:
         """Refuse two words about the same."""

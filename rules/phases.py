@@ -6,14 +6,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipeline.alerts import worst_health
-from rules.facts import clip
 from rules.rows import Process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pipeline.alerts import Health
-    from pipeline.events import ProcessState, Role
+    from pipeline.events import Role
     from rules.alerting import Alerts
     from rules.progress import Progress
     from rules.rows import Run
@@ -36,19 +35,9 @@ class Phases:
         """Note a milestone, or a clock that moved."""
         self._run.milestones[name] = at
         self._state.put("run", self._run)
-        self._look(at)
+        self.look(at)
 
-    def process(self, event: ProcessState, at: datetime) -> None:
-        """Note the state of a process."""
-        running = event.state == "running"
-        row = Process(role=event.role, running=running, exit_code=event.exit_code)
-        key = f"process|{clip(event.node)}|{event.pid}"
-        if self._state.has_room(key):
-            self._state.put(key, row)
-        if not running:
-            self._look(at)
-
-    def _look(self, at: datetime) -> None:
+    def look(self, at: datetime) -> None:
         """Enter the phases whose conditions are met, one after the other."""
         for start in self._book.phases:
             if self._run.phase in start.from_ and self._run.phase != start.name and self._begins(start, at):

@@ -76,13 +76,15 @@ class Cell(BaseRow, kw_only=True, tag="cell"):
     """For each escalation."""
     totals: list[Buckets | None] = []
     """What the hits are a fraction of, for each escalation."""
+    others: int | None = None
+    """What the hits are a fraction of together with themselves, if that is not counted: processes that run."""
     count: int = 0
     """Hits since it was made."""
     last_hit: datetime | None = None
     last_other: datetime | None = None
     """When something came that was no hit."""
     since: datetime | None = None
-    """Since when the share is low enough to clear, or the source is blind."""
+    """Since when share or values are good enough to clear, or what lasts has lasted."""
     template: int = 0
     template_at: datetime = EPOCH
     template_by: int = 0
@@ -115,6 +117,8 @@ class Series(BaseRow, kw_only=True, tag="series"):
     seen: int = 0
     recent: list[int] = []
     """For each escalation: which of the latest values were hits, the newest in the lowest bit."""
+    held_since: dict[int, datetime] = {}
+    """By escalation: since when all values were hits."""
     step: int | None = None
     """What the last value is of."""
     last: tuple[float, float] | None = None
@@ -180,7 +184,13 @@ class Process(BaseRow, kw_only=True, tag="process"):
 
     role: Role
     running: bool
+    zombie: bool = False
     exit_code: int | None = None
+
+    @property
+    def state(self) -> str:
+        """As it was last seen."""
+        return "running" if self.running else "zombie" if self.zombie else "exited"
 
 
 class Source(BaseRow, kw_only=True, tag="source"):

@@ -39,6 +39,8 @@ class Found(NamedTuple):
     """About logs, whose pattern is found."""
     ended: list[Rule]
     """That wait for such a text as an end."""
+    counted: list[Rule]
+    """That measure a fraction of such texts."""
 
 
 class Rulebook:
@@ -71,6 +73,7 @@ class Rulebook:
         texts = [(("milestone", m.name), m.pattern) for m in self.milestones]
         texts += [(("rule", r.name), r.on.log.pattern) for r in self.by_trigger["log"] if r.on.log]
         texts += [(("end", r.name), r.on.ends) for r in self.by_trigger["log"] if r.on.ends]
+        texts += [(("among", r.name), r.on.log.among) for r in self.by_trigger["log"] if r.on.log and r.on.log.among]
         self._texts = PatternSet(texts)
         self._milestones = {m.name: m for m in self.milestones}
         self._referring = [rule for rule in named.values() if refers(rule)]
@@ -104,8 +107,10 @@ class Rulebook:
         """Return what is found in *text*, a record of *component*."""
         found = self._texts.matches(text)
         milestones = [self._milestones[name] for kind, name in found if kind == "milestone"]
-        rules, ended = ([self.rules[name] for kind, name in found if kind == wanted] for wanted in ("rule", "end"))
-        return Found([m for m in milestones if not m.component or component in m.component], rules, ended)
+        rules, ended, counted = (
+            [self.rules[name] for kind, name in found if kind == wanted] for wanted in ("rule", "end", "among")
+        )
+        return Found([m for m in milestones if not m.component or component in m.component], rules, ended, counted)
 
     def is_quoted(self, text: str, level: Level | None) -> bool:
         """Tell whether a record only quotes what it says; one with a traceback never does."""

@@ -11,6 +11,7 @@ import msgspec
 from rules import facts
 from rules.escalation import Baseline
 from rules.rows import Series, push
+from rules.triggers import matches_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +61,8 @@ class Values:
     def sample(self, event: Sample, at: datetime) -> None:
         """Take a value of a Prometheus page."""
         for rule in self._rules(event.name, event.time):
+            if rule.on.metric is not None and not matches_labels(rule.on.metric, event):
+                continue
             self._count(rule, event.value, facts.of_sample(event, rule.component or "host"), at)
 
     def disk(self, event: DiskSpace, at: datetime) -> None:
@@ -103,18 +106,25 @@ class Values:
     def _tell(  # noqa: PLR0913, PLR0917 - all that is known of a value
         self, rule: Rule, figure: float, fact: Fact, at: datetime, series: Series, hits: list[bool]
     ) -> None:
-        counted = []
-        for i, (escalation, hit) in enumerate(zip(rule.escalate, hits, strict=True)):
-            series.recent[i] = (series.recent[i] << 1 | hit) & _REMEMBERED
-            last = escalation.of_last
-            enough = last is None or _recent(series.recent[i], last) >= (escalation.persistent or 1)
-            counted.append(hit and enough)
+        counted = [_counts(rule.escalate[i], i, hit, series, at) for i, hit in enumerate(hits)]
         if not any(hits):
-            self._alerts.other(rule, fact, at)
+            self._alerts.other(rule, fact, at, good=rule.clear is None or rule.clear.is_good(figure))
             return
         usual = f"{median(series.values):.4g}" if series.values else "unknown"
         labels = fact.labels | {"value": f"{figure:.4g}", "usual": usual}
         self._alerts.hit(rule, msgspec.structs.replace(fact, labels=labels), at, counted)
+
+
+def _counts(escalation: Escalation, i: int, hit: bool, series: Series, at: datetime) -> bool:  # noqa: FBT001 - as it is listed
+    """Tell whether the value counts for an escalation, among the last ones and by how long they have been hits."""
+    series.recent[i] = (series.recent[i] << 1 | hit) & _REMEMBERED
+    if not hit:
+        series.held_since.pop(i, None)
+        return False
+    held_s = (at - series.held_since.setdefault(i, at)).total_seconds()
+    last = escalation.of_last
+    enough = last is None or _recent(series.recent[i], last) >= (escalation.persistent or 1)
+    return enough and held_s >= (escalation.for_ or 0.0)
 
 
 def is_hit(escalation: Escalation, value: float, series: Series, baseline: Baseline) -> bool:

@@ -30,6 +30,8 @@ ABSENCE = '{ absence = { of = ["trained"] } }'
 UNTIL = '{ log = { component = ["trainer"], pattern = "own", until = "done" } }'
 ENDS = '{ log = { component = ["trainer"], pattern = "own (?P<id>.)", until = "done" }, per = ["id"] }'
 LASTS = '{ severity = "info", for = "5m" }'
+SHARE = '{ severity = "info", fraction = 0.5, over = "5m", at_least = 2 }'
+BOUND = '{ severity = "info", above = 2.0, for = "5m" }'
 CLAUSE = """[[checkin_clause]]
 name = "own"
 section = "Performance"
@@ -88,8 +90,19 @@ def test_the_rules_that_ship_are_clean() -> None:
         (rule(UNTIL), 8, '"immediately" never holds for log with until: use for'),
         (rule(UNTIL.replace("done", "x*"), LASTS), 7, '"x*" is found in every text'),
         (rule(UNTIL, LASTS, more='clear = { quiet = "5m" }'), 9, "what ends log resolves it"),
-        (rule('{ log = { pattern = "own", until = "done" } }', LASTS), 7, "an end in another component's log"),
-        (rule(ENDS, LASTS), 7, 'its end does not say which "id" it is of'),
+        (rule('{ log = { pattern = "own", until = "done" } }', LASTS), 7, "until in another component's log"),
+        (rule(ENDS, LASTS), 7, 'until does not say which "id" it is of'),
+        (rule(ENDS.replace("until", "among"), SHARE), 7, 'among does not say which "id" it is of'),
+        (rule(LOG, SHARE), 7, "a fraction of records needs among"),
+        (rule(UNTIL.replace("until", "among")), 7, "among is for nothing else"),
+        (rule(METRIC, BOUND.replace("5m", "5s")), 8, 'for = "5s" is shorter than'),
+        (rule(METRIC, BOUND, more="clear = { below = 3.0, for = '1m' }"), 9, "values that clear it are hits (above 2)"),
+        (rule(LOG, more="clear = { below = 3.0, for = '1m' }"), 9, "what it looks at has no values"),
+        (
+            rule("{ rollout = { ok = false } }", SHARE.replace("over", 'of = "records", over')),
+            8,
+            '"of" says records: a fraction of rollout is of rollouts',
+        ),
         (rule("{ attempt = {} }", more="clear = { attempt = true }"), 9, "begin anew with each launch"),
         (rule(LOG, summary="{minutes}"), 5, 'its summary names "{minutes}"'),
         (rule(LOG, more="silent = true"), 9, "nobody is told of it"),
