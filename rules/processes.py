@@ -70,7 +70,7 @@ class Processes:
     ) -> None:
         """Count it as one of those that are so or still run: once, though a zombie goes as well in the end."""
         fact = msgspec.structs.replace(fact, others=self._others(rule, event))
-        told = before is not None and rule.on.process is not None and before.state in rule.on.process.state
+        told = before is not None and rule.on.process is not None and _stood(before) in rule.on.process.state
         if hit and not told:
             self._alerts.hit(rule, fact, at)
         else:
@@ -82,3 +82,7 @@ class Processes:
         node = f"process|{clip(event.node)}|" if "node" in rule.on.per else "process|"
         rows = [row for key, row in self._state.every(Process) if row.running and key.startswith(node)]
         return sum(not roles or row.role in roles for row in rows)
+
+
+def _stood(row: Process) -> str:
+    return "running" if row.running else "zombie" if row.zombie else "exited"

@@ -187,11 +187,6 @@ class Process(BaseRow, kw_only=True, tag="process"):
     zombie: bool = False
     exit_code: int | None = None
 
-    @property
-    def state(self) -> str:
-        """As it was last seen."""
-        return "running" if self.running else "zombie" if self.zombie else "exited"
-
 
 class Source(BaseRow, kw_only=True, tag="source"):
     """A source, as it last said of itself."""

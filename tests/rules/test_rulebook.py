@@ -108,7 +108,7 @@ def test_a_milestone_is_of_its_component() -> None:
     text = '[[milestone]]\nname = "m"\ncomponent = ["trainer"]\npattern = "done"\n'
     book = Rulebook([decode(text, "x.toml", RuleFile)])
     assert [milestone.name for milestone in book.matches("done", "trainer")[0]] == ["m"]
-    assert book.matches("done", "env") == ([], [], [])
+    assert book.matches("done", "env") == ([], [], [], [])
 
 
 def test_causes_are_asked_by_mode_and_component() -> None:

@@ -109,7 +109,7 @@ def test_a_rollout_is_a_hit_a_miss_or_not_counted(on: str, fields: dict[str, Any
 )
 def test_a_process_needs_all_that_it_names(on: str, fields: dict[str, Any], *, matches: bool) -> None:
     """State, role and exit code have to fit; an unknown code is none that is named."""
-    assert matches_process(rule(f"process = {on}"), process(**fields)) is matches
+    assert bool(matches_process(rule(f"process = {on}"), process(**fields))) is matches
 
 
 def test_a_trigger_of_another_kind_matches_nothing() -> None:
