@@ -9,8 +9,9 @@ import msgspec
 
 from pipeline.alerts import SEVERITIES, AlertChanged, Severity
 from rules import conditions
-from rules.facts import clip, template
+from rules.facts import clip
 from rules.firing import Firing
+from rules.folding import is_repeated
 from rules.incidents import Incidents
 from rules.rows import Cell, Records
 from rules.sleeps import awake_from
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN = timedelta(seconds=10)
 """While a source is blind, what should have come is looked at again that much later."""
-FOLDED = timedelta(seconds=1)
-"""The same record from another rank or process, no later than this, is one fact."""
 EVIDENCE = 5
 
 
@@ -58,7 +57,7 @@ class Alerts:
         if not self.admits(rule, fact.time) or not self._has_room(rule, fact):
             return
         key, cell = self._cell(rule, fact)
-        if rule.on.log is not None and rule.on.log.among is None and self._repeats(cell, fact, at):
+        if rule.on.log is not None and rule.on.log.among is None and is_repeated(cell, fact, at):
             return
         counted = counted or [True] * len(rule.escalate)
         for hits, counts in zip(cell.hits, counted, strict=True):
@@ -250,14 +249,6 @@ class Alerts:
         for total in cell.totals:
             if total is not None:
                 total.add(at)
-
-    def _repeats(self, cell: Cell, fact: Fact, at: datetime) -> bool:
-        """Tell whether another rank or process said the same a moment ago."""
-        folded, by = template(fact.text), fact.by
-        repeats = folded == cell.template and by != cell.template_by and at - cell.template_at <= FOLDED
-        if not repeats:
-            cell.template, cell.template_at, cell.template_by = folded, at, by
-        return repeats
 
     def _keep(self, key: str, evidence: Evidence) -> None:
         key = f"evidence|{key}"

@@ -135,6 +135,6 @@ def clears_at(rule: Rule, cell: Cell, seen_since: datetime = EPOCH) -> datetime 
 
 def forgotten_at(rule: Rule, cell: Cell) -> datetime:
     """Return when a cell that does not fire can be dropped, should nothing more come."""
-    latest = max((t for t in (cell.last_hit, cell.last_other) if t is not None), default=cell.template_at)
+    latest = max((t for t in (cell.last_hit, cell.last_other) if t is not None), default=EPOCH)
     reach = max((span or 0.0 for e in rule.escalate if (span := span_s(e)) is not None), default=0.0)
     return latest + timedelta(seconds=reach + _FORGOTTEN_S)

@@ -85,9 +85,8 @@ class Cell(BaseRow, kw_only=True, tag="cell"):
     """When something came that was no hit."""
     since: datetime | None = None
     """Since when share or values are good enough to clear, or what lasts has lasted."""
-    template: int = 0
-    template_at: datetime = EPOCH
-    template_by: int = 0
+    said: list[tuple[int, int, datetime]] = []
+    """The records of a moment ago: what was said, by whom, when."""
     severity: Severity | None = None
     """While it fires."""
     fired: datetime | None = None

@@ -7,10 +7,10 @@ so it is kept, folded and counted, and shown to people.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rules.facts import template
+from rules.folding import FOLDED
 from rules.pattern import Pattern
 from rules.rows import Unknown
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 MOST = 60
 """Templates of an attempt; what comes beyond is counted together. As many of earlier attempts are remembered."""
 EXAMPLE_BYTES = 200
-FOLDED = timedelta(seconds=1)
-"""The same template from another rank or process, no later than this, is one record."""
 _TEARDOWN: tuple[Phase, ...] = ("finished", "failed", "stopped")
 _LEVELS = ("WARNING", "ERROR", "CRITICAL")
 _TROUBLE = Pattern(

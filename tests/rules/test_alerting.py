@@ -205,6 +205,19 @@ def test_one_rank_that_says_the_same_again_is_another_fact(watch: Watch) -> None
     assert [alert[2] for alert in again.alerts] == [alert[2] for alert in later.alerts] == ["info", "warning"]
 
 
+def test_ranks_that_say_several_things_at_once(watch: Watch) -> None:
+    """What one rank says in several records, the others say in the same order or any other: each is one fact."""
+    run = watch(RAISED)
+    for i, (rank, what) in enumerate([(0, "a"), (0, "b"), (1, "a"), (1, "b"), (3, "b"), (2, "a"), (2, "b"), (3, "a")]):
+        run.log(i / 10, f"boom {what}", f"trainer.{rank}.log", rank=rank)
+        run.restart()
+    assert run.alerts == [(0, "boom", "info", "firing"), (0.1, "boom", "warning", "firing")]
+    run.log(5, "boom a", "trainer.1.log", rank=1)
+    run.log(5, "boom a", "trainer.2.log", rank=2)
+    run.log(6, "boom b", "trainer.1.log", rank=1)
+    assert run.alerts[2:] == [(6, "boom", "critical", "firing")]
+
+
 def test_evidence_is_the_first_and_the_latest(watch: Watch) -> None:
     """Five records at most: the one it began with, and the last ones."""
     run = watch(RAISED.replace("persistent = 4", "persistent = 9"))
