@@ -21,6 +21,8 @@ CLOSE_IN_TIME = timedelta(minutes=5)
 """An alert joins an incident whose last one is no older, related or not."""
 FAILURES = 5
 """Of earlier attempts, that are remembered."""
+CLOSED = 500
+"""Incidents that closed, the latest ones, that are kept: the history has them all."""
 SAME_MOMENT = timedelta(seconds=2)
 """Clocks of one node do not order what is closer."""
 _MEMBERS = 40
@@ -129,10 +131,17 @@ class Incidents:
         return any(self._book.causes(mine, other) or self._book.causes(other, mine) for other in others)
 
     def _opened(self, at: datetime) -> Incident:
+        self._forget()
         self._run.incidents += 1
         incident = Incident(id=str(self._run.incidents), opened=at, last=at)
         self._open[incident.id] = incident
         return incident
+
+    def _forget(self) -> None:
+        closed = sorted((i.closed, int(i.id)) for _, i in self._state.every(Incident) if i.closed is not None)
+        for _, number in closed[:-CLOSED]:
+            self._state.drop(_key(str(number)))
+            self._state.drop(f"notice|{number}")
 
     def _root(self, incident: Incident) -> Member:
         """Return the alert that none of the others explains: the gravest, the most specific, the first."""

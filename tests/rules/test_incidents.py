@@ -198,6 +198,19 @@ def test_a_flood_does_not_hide_a_root(watch: Watch) -> None:
     assert len(final(run)) == 1
 
 
+def test_old_incidents_make_room(watch: Watch) -> None:
+    """The latest five hundred that closed are kept, and the open ones, however old; numbers go on."""
+    run = watch(rule("long", clear="{ attempt = true }"), rule("short"))
+    run.log(0, "long")
+    for i in range(510):
+        run.log(1000 + 1000 * i, "short")
+    run.restart()
+    run.log(1_000_000, "short")
+    shown = [incident.id for incident in run.summary.incidents]
+    assert shown == ["1", *map(str, range(12, 513))]
+    assert len([key for key in run.rows if key.startswith(("incident|", "notice|"))]) <= 2 * len(shown)
+
+
 def test_an_alert_stays_with_its_incident(watch: Watch) -> None:
     """An alert that is raised later is still of its incident, though that lists too many to list it."""
     flood = rule("flood", severity="warning", clear="{ attempt = true }").replace(" } }\n", " }, per = ['env'] }\n")
