@@ -11,6 +11,11 @@ from rules.pattern import Duration
 from rules.table import Table
 
 
+def is_within(value: float, above: float | None, below: float | None) -> bool:
+    """Tell whether *value* is within the bounds that are given; what is not a number is within none."""
+    return (above is None or value > above) and (below is None or value < below)
+
+
 class OwnPace(Table, frozen=True, kw_only=True):
     """A duration taken from the run's own history: *times* the percentile of its last ordinary steps."""
 
@@ -169,4 +174,4 @@ class Clear(Table, frozen=True, kw_only=True):
 
     def is_good(self, value: float) -> bool:
         """Tell whether a value that is no hit is beyond its bound; not a number is not."""
-        return (self.above is None or value > self.above) and (self.below is None or value < self.below)
+        return is_within(value, self.above, self.below)

@@ -8,6 +8,7 @@ from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
 
+from rules.escalation import is_within
 from rules.facts import clip
 from rules.pattern import Pattern
 from rules.rows import Figure, Line, Source
@@ -173,8 +174,7 @@ class Figures:
     def _share(self, of: str, figure: Figure) -> float | None:
         row = self._state.get(Line, _key(of))
         whole = next((figure.value for figure in row.figures.values()), 0.0) if row else 0.0
-        share = figure.value / whole if whole > 0 else math.nan
-        return share if math.isfinite(share) else None
+        return _divided(figure.value, whole)
 
 
 class _Said(dict[str, str]):
@@ -187,12 +187,13 @@ class _Said(dict[str, str]):
 def _holds(compared: Compared, known: dict[str, float]) -> bool:
     value = known.get(compared.line)
     if value is not None and compared.share_of is not None:
-        whole = known.get(compared.share_of, 0.0)
-        value = value / whole if whole > 0 else None
-    if value is None:
-        return False
-    above, below = compared.above, compared.below
-    return (above is None or value > above) and (below is None or value < below)
+        value = _divided(value, known.get(compared.share_of, 0.0))
+    return value is not None and is_within(value, compared.above, compared.below)
+
+
+def _divided(value: float, whole: float) -> float | None:
+    share = value / whole if whole > 0 else math.nan
+    return share if math.isfinite(share) else None
 
 
 def _key(line: str) -> str:

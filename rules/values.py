@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rules import facts
-from rules.escalation import Baseline
+from rules.escalation import Baseline, is_within
 from rules.rows import Series, push
 from rules.triggers import matches_labels
 
@@ -132,10 +132,8 @@ def is_hit(escalation: Escalation, value: float, series: Series, baseline: Basel
     if math.isnan(value):
         return escalation.nan is True
     asked: list[bool] = []
-    if escalation.above is not None:
-        asked.append(value > escalation.above)
-    if escalation.below is not None:
-        asked.append(value < escalation.below)
+    if escalation.above is not None or escalation.below is not None:
+        asked.append(is_within(value, escalation.above, escalation.below))
     past = series.values if len(series.values) >= baseline.warm_up else None
     if escalation.spike is not None:
         asked.append(past is not None and value > escalation.spike * median(past) and _apart(value, past) > SIGMAS)
