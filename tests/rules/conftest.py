@@ -59,6 +59,17 @@ path = '^env/(?P<env>.+)\.log$'
 component = "env"
 """
 """Which component an event is of; a test's rules come on top."""
+RUNNING = """
+[[milestone]]
+name = "go"
+pattern = "^go$"
+
+[[phase]]
+name = "running"
+from = ["starting"]
+when = [["go"]]
+"""
+"""A run that runs once a record says go."""
 
 
 class Watched:

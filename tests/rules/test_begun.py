@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.events import Gap
 from rules.explain import Explainer
 from rules.state import State
-from tests.rules.conftest import at
+from tests.rules.conftest import RUNNING, at
 
 Watch = Callable[..., Any]
 
@@ -32,16 +32,6 @@ summary = "{component} pulls for {minutes} minutes"
 during = ["starting"]
 on = { log = { pattern = '^pulling', until = '^(pulled|already there)', level = ["INFO"] } }
 escalate = [{ severity = "warning", for = "5m" }]
-"""
-RUNNING = """
-[[milestone]]
-name = "go"
-pattern = "^go$"
-
-[[phase]]
-name = "running"
-from = ["starting"]
-when = [["go"]]
 """
 
 

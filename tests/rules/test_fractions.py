@@ -36,9 +36,6 @@ component = "env"
 summary = "{hits} of {total}"
 on = { process = { role = ["env_worker"], state = ["exited", "zombie"], not_exit_code = [0] }, per = ["node"] }
 escalate = [{ severity = "critical", fraction = 0.5, of = "processes", over = "10m", at_least = 4 }]
-
-[components.role]
-env_worker = "env"
 """
 
 

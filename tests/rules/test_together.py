@@ -15,6 +15,7 @@ from rules.explain import Explainer
 from rules.load import BadFile, decode
 from rules.rule_file import RuleFile
 from rules.state import State
+from tests.rules.conftest import RUNNING
 
 Watch = Callable[..., Any]
 
@@ -40,16 +41,6 @@ component = "trainer"
 summary = "together: {parts}"
 on = { together = { modes = ["a", "b"] } }
 escalate = [{ severity = "info", immediately = true }, { severity = "critical", for = "30s" }]
-"""
-RUNNING = """
-[[milestone]]
-name = "go"
-pattern = "^go$"
-
-[[phase]]
-name = "running"
-from = ["starting"]
-when = [["go"]]
 """
 CHAIN = """
 [[rule]]
