@@ -181,6 +181,15 @@ class Alerts:
         self.forget(key)
         self.incidents.resolved(cell.incident, key, at)
 
+    def take_back(self, since: datetime, at: datetime) -> None:
+        """Resolve what fired no earlier than *since*, as of no weight: it was part of what has become clear now."""
+        for key in sorted(self.firing.keys):
+            cell = self._state.get(Cell, key)
+            if cell is not None and cell.fired is not None and cell.fired >= since:
+                cell.severity = "info"
+                self.incidents.belittle(cell.incident, key, at)
+                self.resolve(key, at)
+
     def resolve_all(self, at: datetime) -> None:
         """Resolve everything, and forget what was counted, but of launches."""
         for key, cell in self._state.every(Cell):

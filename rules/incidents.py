@@ -81,10 +81,18 @@ class Incidents:
             for failure in self._run.failures
         )
         rule = self._book.rules.get(root.rule)
-        incident.restart = rule is not None and rule.restart and not incident.again
+        weighs = incident.severity != "info"
+        incident.restart = rule is not None and rule.restart and weighs and not incident.again
         self._state.put(_key(id_), incident)
         if _visible(incident) != before:
             self._changed(incident, at)
+
+    def belittle(self, id_: str, key: str, at: datetime) -> None:
+        """Note that an alert is of no weight after all."""
+        incident = self._open.get(id_)
+        for member in incident.members if incident is not None else ():
+            member.severity = "info" if member.key == key else member.severity
+        self.revise(id_, at)
 
     def resolved(self, id_: str, key: str, at: datetime) -> None:
         """Note that an alert resolved; the incident closes with its last one."""

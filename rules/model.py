@@ -48,6 +48,20 @@ class RolloutTrigger(Table, frozen=True, kw_only=True):
     """Is found in what its error says: it may quote the model, so name the type as well."""
 
 
+class Where(Table, frozen=True, kw_only=True):
+    """Another number of the same row within bounds; one that is not there is in none."""
+
+    name: str
+    above: float | None = None
+    below: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse one without bounds, within which every number is."""
+        if self.above is None and self.below is None:
+            message = "give above, below, or both"
+            raise ValueError(message)
+
+
 class MetricTrigger(Table, frozen=True, kw_only=True):
     """
     Numbers that change over time, each series on its own.
@@ -61,6 +75,8 @@ class MetricTrigger(Table, frozen=True, kw_only=True):
     """Only what this one reports: some keys are written by several."""
     over: str | None = None
     """Divided by this key of the same row."""
+    where: list[Where] = []
+    """And these of the same row are so, or the value is no hit."""
     rate: bool = False
     """A counter: what it grows by in a minute."""
     labels: dict[str, Pattern] = {}

@@ -30,6 +30,8 @@ class PhaseStart(Table, frozen=True, kw_only=True):
     from_: list[Phase] = msgspec.field(name="from")
     within: Duration | None = None
     """Only that soon after the phase it comes from began."""
+    takes_back: Duration | None = None
+    """Alerts that fired no longer before are part of it: lines of one second have no order."""
     last_step: bool = False
     """Or when the last step of the run's config is done."""
     exited: list[list[Role]] = []

@@ -56,21 +56,22 @@ class Values:
             return
         for name, value in event.values.items():
             for rule in self._rules(name, event.time, event.writer):
-                self._count(rule, value, facts.of_metric(event, name, value, component), at, event)
+                self._count(rule, value, facts.of_metric(event, name, value, component), at, event.values, event.step)
 
     def sample(self, event: Sample, at: datetime) -> None:
         """Take a value of a Prometheus page."""
         for rule in self._rules(event.name, event.time):
             if rule.on.metric is not None and not matches_labels(rule.on.metric, event):
                 continue
-            self._count(rule, event.value, facts.of_sample(event, rule.component or "host"), at)
+            self._count(rule, event.value, facts.of_sample(event, rule.component or "host"), at, {})
 
     def disk(self, event: DiskSpace, at: datetime) -> None:
         """Take the space of a file system."""
         ratio = event.free_bytes / event.total_bytes if event.total_bytes else math.nan
-        for name, value in (("disk/free_ratio", ratio), ("disk/free_bytes", float(event.free_bytes))):
+        row = {"disk/free_ratio": ratio, "disk/free_bytes": float(event.free_bytes)}
+        for name, value in row.items():
             for rule in self._rules(name, event.time):
-                self._count(rule, value, facts.of_disk(event, name, value), at)
+                self._count(rule, value, facts.of_disk(event, name, value), at, row)
 
     def process(self, event: ProcessState, component: Component, at: datetime) -> None:
         """Take the memory that a process holds; what is gone holds none."""
@@ -80,7 +81,7 @@ class Values:
             if event.state != "running":
                 self._alerts.other(rule, fact, at)
             elif event.rss_bytes is not None:
-                self._count(rule, float(event.rss_bytes), fact, at)
+                self._count(rule, float(event.rss_bytes), fact, at, {})
 
     def _rules(self, name: str, time: datetime, writer: str = "") -> list[Rule]:
         found = [
@@ -88,17 +89,20 @@ class Values:
         ]
         return [rule for rule in found if self._alerts.admits(rule, time)]
 
-    def _count(self, rule: Rule, value: float, fact: Fact, at: datetime, row: Metrics | None = None) -> None:
+    def _count(  # noqa: PLR0913, PLR0917 - all that is known of a value
+        self, rule: Rule, value: float, fact: Fact, at: datetime, row: Mapping[str, float], step: int | None = None
+    ) -> None:
         key = f"series|{self._alerts.key(rule, fact)}"
         if not self._state.has_room(key):
             return
         series = self._state.get(Series, key) or Series(recent=[0] * len(rule.escalate))
-        if row is not None and series.step == row.step:
+        if step is not None and series.step == step:
             return  # the console tells of a step before the metrics file does
-        figure = _figure(rule, value, row.values if row else {}, series, at)
-        series.step = row.step if row else None
+        figure = _figure(rule, value, row, series, at)
+        series.step = step
         if figure is not None:
-            hits = [is_hit(escalation, figure, series, rule.baseline or _PLAIN) for escalation in rule.escalate]
+            baseline, fits = rule.baseline or _PLAIN, _fits(rule, row)
+            hits = [fits and is_hit(escalation, figure, series, baseline) for escalation in rule.escalate]
             self._tell(rule, figure, fact, at, series, hits)
             _remember(rule, figure, at, series, hit=any(hits))
         self._state.put(key, series)
@@ -201,6 +205,12 @@ def _figure(rule: Rule, value: float, row: Mapping[str, float], series: Series, 
     if before is None or at.timestamp() <= before[0] or value < before[1]:  # the first one, or the counter began anew
         return None
     return (value - before[1]) / (at.timestamp() - before[0]) * 60
+
+
+def _fits(rule: Rule, row: Mapping[str, float]) -> bool:
+    """Tell whether the other numbers of the row are as the rule wants them."""
+    where = rule.on.metric.where if rule.on.metric else ()
+    return all(is_within(row.get(one.name, math.nan), one.above, one.below) for one in where)
 
 
 def _remember(rule: Rule, figure: float, at: datetime, series: Series, *, hit: bool) -> None:

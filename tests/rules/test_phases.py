@@ -250,3 +250,47 @@ def test_a_restart_by_the_run_itself_is_not_down(run: Any) -> None:
     begin(run)
     run.process(20, "env_worker", exit_code=-9)
     assert run.healths[-1][1] in ("Healthy", "Degraded")
+
+
+STOPPED = """
+[[milestone]]
+name = "asked"
+pattern = "^asked to stop"
+
+[[phase]]
+name = "stopped"
+from = ["starting"]
+when = [["asked"]]
+takes_back = "2s"
+
+[[rule]]
+name = "died"
+failure_mode = "died"
+summary = "died"
+health = "Down"
+restart = true
+clear = { attempt = true }
+on = { log = { pattern = "^died" } }
+escalate = [{ severity = "critical", immediately = true }]
+"""
+
+
+def test_what_died_in_the_moment_of_a_stop_was_stopped(watch: Any) -> None:
+    """Lines of one second have no order: it weighs nothing, proposes nothing, and the run is as it was."""
+    run = watch(STOPPED)
+    run.log(9, "died")
+    run.restart()
+    run.log(10, "asked to stop")
+    (incident,) = run.summary.incidents
+    assert (incident.severity, incident.proposes_restart, incident.closed is None) == ("info", False, False)
+    assert run.healths[-1] == (10, "Healthy", "stopped")
+
+
+def test_what_died_before_a_stop_failed(watch: Any) -> None:
+    """Some seconds earlier it is what the stop was for."""
+    run = watch(STOPPED)
+    run.log(7, "died")
+    run.log(10, "asked to stop")
+    (incident,) = run.summary.incidents
+    assert (incident.severity, incident.proposes_restart, incident.closed) == ("critical", True, None)
+    assert run.healths[-1] == (10, "Down", "failed")
