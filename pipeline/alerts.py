@@ -7,7 +7,7 @@ The shapes of the first four are fixed (`contracts`: *Replay*).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -115,6 +115,11 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, tag="notification"
 
 
 Decision: TypeAlias = AlertChanged | IncidentChanged | HealthChanged | CheckIn | Notification
+
+
+def is_graver(severity: Severity | None, than: Severity | None) -> TypeGuard[Severity]:
+    """Tell whether a severity is graver than another one; any is graver than none."""
+    return severity is not None and (than is None or SEVERITIES.index(severity) > SEVERITIES.index(than))
 
 
 def worst_severity(severities: list[Severity]) -> Severity:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from pipeline.lint_tables import named_in, table_faults
+from pipeline.lint_tables import formats_in, is_format, named_in, table_faults
 from rules.conditions import clearing
 from rules.conditions_in_words import OF
 from rules.escalation import WORDS, Clear, Escalation
@@ -106,6 +106,25 @@ def _of_rule(rule: Rule, logs: Sequence[File], tested: Mapping[str, Sequence[str
             yield ("escalate", i), why
     yield from _clearing(rule)
     yield from _second_pattern(rule)
+    yield from _never(rule)
+
+
+def _never(rule: Rule) -> Iterator[Fault]:
+    """Yield what no event fits, and words that say nothing of the rule's events."""
+    process, rollout = rule.on.process, rule.on.rollout
+    if process is not None and process.exit_code and set(process.exit_code) <= set(process.not_exit_code):
+        yield ("on", "process", "not_exit_code"), "no exit code is left"
+    if process is not None and process.exit_code and process.state == ["running"]:
+        yield ("on", "process", "exit_code"), "what runs has no exit code"
+    if rollout is not None and rule.has_fraction and "error" in rule.on.per:
+        yield ("on", "per"), "rollouts that are ok have no error: of each error all are hits"
+    if rule.baseline is not None and rule.on.metric is None:
+        yield ("baseline",), "only values have a baseline: it says nothing here"
+    if rule.keep_firing_for is not None and rule.keep_firing_for < SHORTEST_S:
+        yield ("keep_firing_for",), f"{rule.keep_firing_for} is shorter than sources are looked at ({SHORTEST_S:.0f} s)"
+    for i, blame in enumerate(rule.on.absence.blame if rule.on.absence else ()):
+        if blame.ahead == blame.behind:
+            yield ("on", "absence", "blame", i), "no clock is ahead of itself"
 
 
 def _second_pattern(rule: Rule) -> Iterator[Fault]:
@@ -121,6 +140,7 @@ def _second_pattern(rule: Rule) -> Iterator[Fault]:
         if rule.component is None and len(log.component) != 1:
             yield ("on", "log", word), f"{word} in another component's log would be of another subject: give component"
         groups, hits = ({name for name, _ in one.groups} for one in (pattern, log.pattern))
+        hits.add("error")
         for i, label in enumerate(rule.on.per):
             if label in hits and label not in groups:
                 yield ("on", "per", i), f'{word} does not say which "{label}" it is of: name that group in it as well'
@@ -147,6 +167,9 @@ def _figures(rule: Rule, logs: Sequence[File]) -> Iterator[Fault]:
             yield ("on", "per", i), f'{rule.on.kind} events have no "{label}": all are one subject'
     if rule.has_fraction:
         known |= {"hits", "total", "fraction"}
+    for name, spec in formats_in(rule.summary):
+        if spec and not is_format(spec):
+            yield ("summary",), f"its summary asks for {{{name}:{spec}}}, which is no format"
     for name in named_in(rule.summary):
         if name not in known | _ALWAYS_KNOWN:
             known_names = ", ".join(sorted(known | _ALWAYS_KNOWN))
@@ -201,15 +224,15 @@ def _clearing(rule: Rule) -> Iterator[Fault]:
         yield ("clear",), f"it clears after {clear.quiet}, sooner than sources are looked at ({SHORTEST_S:.0f} s)"
     elif clear.is_bound and rule.on.metric is None:
         yield ("clear",), "it never clears: what it looks at has no values"
-    elif bad := next((e for e in rule.escalate if _overlap(e, clear)), None):
-        yield ("clear",), f"values that clear it are hits ({_bound(bad)}): the bound says nothing"
+    elif clear.is_bound and (bad := next((e for e in rule.escalate if _overlap(e, clear)), None)):
+        yield ("clear",), f"values that clear it are hits ({_bound(bad)}): give a bound on the other side"
 
 
 def _overlap(escalation: Escalation, clear: Clear) -> bool:
-    """Tell whether a bound that clears leaves out no value that is not a hit anyway."""
-    return (clear.below is not None and escalation.above is not None and clear.below > escalation.above) or (
-        clear.above is not None and escalation.below is not None and clear.above < escalation.below
-    )
+    """Tell whether a bound that clears has hits beyond it, or nothing else."""
+    above = escalation.above is not None and (clear.above is not None or (clear.below or 0.0) > escalation.above)
+    below = escalation.below is not None and (clear.below is not None or (clear.above or 0.0) < escalation.below)
+    return above or below
 
 
 def _bound(escalation: Escalation) -> str:

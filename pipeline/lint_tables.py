@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from string import Formatter
 from typing import TYPE_CHECKING
 
+from rules.rule_file import Match
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -23,6 +25,25 @@ def named_in(text: str) -> list[str]:
         return [name for _, name, _, _ in Formatter().parse(text) if name is not None]
     except ValueError:
         return [text]
+
+
+def formats_in(text: str) -> list[tuple[str, str]]:
+    """Return the names in a text that is filled in, each with its format; nothing of what is no such text."""
+    try:
+        return [(name, spec or "") for _, name, spec, _ in Formatter().parse(text) if name is not None]
+    except ValueError:
+        return []
+
+
+def is_format(spec: str) -> bool:
+    """Tell whether a text, or a number, can be written so."""
+    for value in ("text", 1.5, 1):
+        try:
+            format(value, spec)
+        except ValueError:
+            continue
+        return True
+    return False
 
 
 def table_faults(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
@@ -45,6 +66,20 @@ def table_faults(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
             for key in ("ahead", "behind"):
                 yield from _unknown(("rule", i, "on", "absence", "blame", j, key), getattr(blame, key), clocks, "clock")
     yield from _cascades(file, book)
+    yield from _everything(file)
+
+
+def _everything(file: RuleFile) -> Iterator[tuple[Path, str]]:
+    """Yield what fits every record or file, or nothing."""
+    for i, known in enumerate(file.known):
+        if known.pattern.search("") is not None:
+            yield ("known", i, "pattern"), "it is found in every text: no log would be looked at"
+    for i, log in enumerate(file.file):
+        if log.path.search("") is not None:
+            yield ("file", i, "path"), "it is found in every path: all files would be of this component"
+    for i, cascade in enumerate(file.cascade):
+        if cascade.cause == cascade.effect == Match():
+            yield ("cascade", i), "every alert would bring about every other: give mode or component"
 
 
 def _cascades(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
@@ -75,6 +110,9 @@ def _clauses(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
     lines = {line.name for line in book.checkin_lines}
     for i, clause in enumerate(file.checkin_clause):
         for j, compared in enumerate(clause.when):
+            above, below = compared.above, compared.below
+            if above is not None and below is not None and above >= below:
+                yield ("checkin_clause", i, "when", j), f"no figure is above {above:g} and below {below:g}"
             for key in ("line", "share_of"):
                 if (name := getattr(compared, key)) is not None:
                     yield from _unknown(("checkin_clause", i, "when", j, key), name, lines, "line of the check-in")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.alerts import SEVERITIES, AlertChanged, Severity
+from pipeline.alerts import AlertChanged, Severity, is_graver
 from rules import conditions
 from rules.facts import clip
 from rules.firing import Firing
 from rules.folding import is_repeated
 from rules.incidents import Incidents
 from rules.rows import Cell, Records
-from rules.sleeps import awake_from
 from rules.subjects import cell_key, subject
 from rules.summaries import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from pipeline.alerts import Component, Decision, Evidence
     from rules.facts import Fact
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from rules.rulebook import Rulebook
     from rules.state import State
 
-LOOK_AGAIN = timedelta(seconds=10)
-"""While a source is blind, what should have come is looked at again that much later."""
 EVIDENCE = 5
 
 
@@ -54,9 +51,9 @@ class Alerts:
 
     def hit(self, rule: Rule, fact: Fact, at: datetime, counted: Sequence[bool] | None = None) -> None:
         """Count a fact that the rule's trigger matches; *counted* tells for which escalations, all without it."""
-        if not self.admits(rule, fact.time) or not self._has_room(rule, fact):
+        if not self.admits(rule, fact.time) or (key := self.key_with_room(rule, fact)) is None:
             return
-        key, cell = self._cell(rule, fact)
+        cell = self.cell(key, rule, fact)
         if rule.on.log is not None and rule.on.log.among is None and is_repeated(cell, fact, at):
             return
         counted = counted or [True] * len(rule.escalate)
@@ -71,27 +68,27 @@ class Alerts:
         self._keep(key, fact.evidence)
         conditions.note_share(rule, cell, at)
         conditions.note_value(rule, cell, at, good=False)
-        cell.share = conditions.share(cell, at)
+        cell.share = conditions.share(rule, cell, at)
         held = conditions.severity_on_hit(rule, cell, at, counted)
         self.settle(key, rule, cell, at, held)
 
     def other(self, rule: Rule, fact: Fact, at: datetime, *, good: bool = True) -> None:
         """Count a fact of the trigger's kind that is no hit; *good* tells whether it also is one that clears."""
-        key = self.key(rule, fact)
-        matters = rule.has_fraction or key in self._state.rows
-        if not (matters and self.admits(rule, fact.time) and self._has_room(rule, fact)):
+        if not self.admits(rule, fact.time) or (key := self.key_with_room(rule, fact)) is None:
             return
-        key, cell = self._cell(rule, fact)
+        if not rule.has_fraction and key not in self._state.rows:
+            return
+        cell = self.cell(key, rule, fact)
         self._add_total(cell, fact, at)
         cell.last_other = at
         conditions.note_share(rule, cell, at)
         conditions.note_value(rule, cell, at, good=good)
-        self.settle(key, rule, cell, at, None)
+        self.settle(key, rule, cell, at, conditions.severity_on_other(rule, cell, at))
 
     def settle(self, key: str, rule: Rule, cell: Cell, at: datetime, held: Severity | None) -> None:
         """Fire or raise what holds, resolve what has cleared, and set the timer for what time alone will change."""
-        if _is_graver(held, cell.severity):
-            self._fire(key, rule, cell, at, held)
+        if is_graver(held, cell.severity):
+            self.fire(key, rule, cell, at, held)
         if cell.severity is None:
             cell.due = cell.due or conditions.forgotten_at(rule, cell)  # looked at anew when it falls due
         else:
@@ -113,61 +110,6 @@ class Alerts:
         else:
             conditions.note_share(rule, cell, at)
             self.settle(key, rule, cell, at, None)
-
-    def begin(self, rule: Rule, fact: Fact, at: datetime) -> None:
-        """Note that something has begun whose end the rule waits for; if it begins anew, it counts from then on."""
-        if not self.admits(rule, fact.time) or not self._has_room(rule, fact):
-            return
-        self.resolve(self.key(rule, fact), at)
-        key, cell = self._cell(rule, fact)
-        cell.count, cell.since, cell.last_hit, cell.fields = 1, at, at, _clipped(fact.labels)
-        self._keep(key, fact.evidence)
-        self.overdue(key, rule, cell, at, blind=False)
-
-    def hold(self, rule: Rule, fact: Fact, at: datetime) -> None:
-        """Note that a state holds: it begins, goes on, or holds again before its alert has resolved."""
-        cell = self._state.get(Cell, key := self.key(rule, fact))
-        if cell is None:
-            self.begin(rule, fact, at)
-        elif cell.ends is not None:
-            cell.ends = None
-            self.overdue(key, rule, cell, at, blind=False)
-
-    def end(self, rule: Rule, fact: Fact, at: datetime) -> None:
-        """Note that a state has ended: its alert resolves, at once or as long after as the rule says."""
-        cell = self._state.get(Cell, key := self.key(rule, fact))
-        if cell is None or cell.severity is None or rule.keep_firing_for is None:
-            self.resolve(key, at)
-        elif cell.ends is None:
-            cell.ends = cell.due = at + timedelta(seconds=rule.keep_firing_for)
-            self._state.put(key, cell)
-
-    def overdue(self, key: str, rule: Rule, cell: Cell, at: datetime, *, blind: bool) -> None:
-        """Fire a rule about what has begun and not ended for too long, unless the end may not have been seen."""
-        since = awake_from(cell.since or at, self._run)
-        held, due = conditions.lasted(rule, since, at)
-        if not self.admits(rule, at):
-            held, due = None, None
-        elif blind:
-            held, due = None, at + LOOK_AGAIN
-        cell.due = due
-        cell.fields["minutes"] = f"{(at - since).total_seconds() / 60:.0f}"
-        self._state.put(key, cell)
-        if _is_graver(held, cell.severity):
-            self._fire(key, rule, cell, at, held)
-
-    def lasts(self, rule: Rule, fact: Fact, at: datetime, held: Severity | None, due: datetime | None) -> None:
-        """Keep a state that lasts: absence, blindness."""
-        if not self._has_room(rule, fact):
-            return
-        key, cell = self._cell(rule, fact)
-        if _is_graver(held, cell.severity):
-            cell.last_hit, cell.fields, cell.component = at, _clipped(fact.labels), fact.component
-            self._keep(key, fact.evidence)
-            self._fire(key, rule, cell, at, held)
-        cell.ends = None if held is not None else cell.ends
-        cell.due = min((time for time in (due, cell.ends) if time is not None), default=None)
-        self._state.put(key, cell)
 
     def resolve(self, key: str, at: datetime) -> None:
         """Resolve what fires under *key*, and begin anew."""
@@ -238,25 +180,32 @@ class Alerts:
 
     def key(self, rule: Rule, fact: Fact) -> str:
         """Return the key of the rule and the fact's subject."""
-        return cell_key(rule, rule.component or fact.component, subject(rule, fact))
+        component = "host" if rule.on.absence is not None else fact.component  # who is stuck may change meanwhile
+        return cell_key(rule, rule.component or component, subject(rule, fact))
 
-    def _cell(self, rule: Rule, fact: Fact) -> tuple[str, Cell]:
+    def key_with_room(self, rule: Rule, fact: Fact) -> str | None:
+        """Return the key of the fact's subject if it is known or has room; a rule of one subject has."""
         key = self.key(rule, fact)
+        return key if not rule.on.subject or self._state.has_room(key) else None
+
+    def cell(self, key: str, rule: Rule, fact: Fact) -> Cell:
+        """Return the cell of a rule and the fact's subject, a new one if there is none."""
         cell = self._state.get(Cell, key)
         if cell is None:
             component, labels = rule.component or fact.component, subject(rule, fact)
             hits, totals = conditions.windows(rule), conditions.windows(rule, fractions=True)
             cell = Cell(rule=rule.name, component=component, labels=labels, hits=hits, totals=totals)
-        return key, cell
+        return cell
 
-    def _has_room(self, rule: Rule, fact: Fact) -> bool:
-        """Tell whether the fact's subject is known, or there is room for one more; for a whole rule there is."""
-        return not rule.on.subject or self._state.has_room(self.key(rule, fact))
+    def describe(self, key: str, cell: Cell, fact: Fact) -> None:
+        """Take from a fact what the summary says, and its evidence."""
+        cell.fields = _clipped(fact.labels)
+        self._keep(key, fact.evidence)
 
     def _add_total(self, cell: Cell, fact: Fact, at: datetime) -> None:
         cell.others = fact.others
         for total in cell.totals:
-            if total is not None:
+            if total is not None and fact.others is None:
                 total.add(at)
 
     def _keep(self, key: str, evidence: Evidence) -> None:
@@ -265,7 +214,8 @@ class Alerts:
         row.records = [*row.records[:1], *row.records[1:][-(EVIDENCE - 2) :], evidence]
         self._state.put(key, row)
 
-    def _fire(self, key: str, rule: Rule, cell: Cell, at: datetime, severity: Severity) -> None:
+    def fire(self, key: str, rule: Rule, cell: Cell, at: datetime, severity: Severity) -> None:
+        """Let an alert fire, or grow graver."""
         cell.severity, cell.fired = severity, cell.fired or at
         self.firing.add(key, rule)
         self._state.put(key, cell)
@@ -290,10 +240,6 @@ class Alerts:
                 evidence=list(evidence.records) if evidence else [],
             )
         )
-
-
-def _is_graver(held: Severity | None, than: Severity | None) -> TypeGuard[Severity]:
-    return held is not None and (than is None or SEVERITIES.index(held) > SEVERITIES.index(than))
 
 
 def _clipped(labels: dict[str, str]) -> dict[str, str]:

@@ -54,13 +54,24 @@ def clearing(rule: Rule) -> Clear | None:
     return Clear(fraction=min(fractions) / 2, for_=Duration("10m")) if fractions else QUIET
 
 
-def share(cell: Cell, at: datetime) -> tuple[int, int] | None:
-    """Return hits and all of the first window that measures a fraction."""
-    for i in range(len(cell.hits)):
-        hits, of = cell.hits[i], total(cell, i, at)
-        if hits is not None and of is not None:
-            return hits.total(at), of
-    return None
+def share(rule: Rule, cell: Cell, at: datetime) -> tuple[int, int] | None:
+    """
+    Return hits and all of a window that measures a fraction; `None` if there is none.
+
+    It is the window of the gravest escalation that holds; if none does, the first in which there are hits.
+    """
+    found = [(i, (cell.hits[i] or Buckets(1.0)).total(at), of) for i, of in _totals(cell, at)]
+    ranked = sorted(found, key=lambda one: _weight(rule.escalate[one[0]], one[1], one[2]), reverse=True)
+    return ranked[0][1:] if ranked else None
+
+
+def _totals(cell: Cell, at: datetime) -> list[tuple[int, int]]:
+    return [(i, of) for i in range(len(cell.hits)) if (of := total(cell, i, at)) is not None]
+
+
+def _weight(escalation: Escalation, hits: int, of: int) -> tuple[int, bool]:
+    holds = of >= (escalation.at_least or 1) and hits >= (escalation.fraction or 0.0) * of
+    return (SEVERITIES.index(escalation.severity) + 1 if holds else 0), hits > 0
 
 
 def total(cell: Cell, i: int, at: datetime) -> int | None:
@@ -75,6 +86,14 @@ def severity_on_hit(rule: Rule, cell: Cell, at: datetime, counted: Sequence[bool
     """Return how severely the rule holds now that it was hit, for the escalations *counted*; `None` if it does not."""
     held = [e.severity for i, e in enumerate(rule.escalate) if counted[i] and _holds(e, i, cell, at)]
     return max(held, key=SEVERITIES.index, default=None)
+
+
+def severity_on_other(rule: Rule, cell: Cell, at: datetime) -> Severity | None:
+    """Return how severely the rule holds as what came, though no hit, makes its sample large enough."""
+    if not cell.count:
+        return None
+    enough = [e.fraction is not None and total(cell, i, at) == e.at_least for i, e in enumerate(rule.escalate)]
+    return severity_on_hit(rule, cell, at, enough) if any(enough) else None
 
 
 def _holds(escalation: Escalation, i: int, cell: Cell, at: datetime) -> bool:
@@ -102,12 +121,12 @@ def lasted(rule: Rule, since: datetime, at: datetime) -> tuple[Severity | None, 
 
 
 def note_share(rule: Rule, cell: Cell, at: datetime) -> None:
-    """Note since when the share is low enough to clear; too small a sample does not tell."""
+    """Note since when the share is low enough to clear, in each window; what no longer comes does not tell."""
     clear = clearing(rule) if cell.severity is not None else None
-    if clear is None or clear.fraction is None or (found := share(cell, at)) is None:
+    if clear is None or clear.fraction is None:
         return
-    hits, of = found
-    if of < min(e.at_least or 1 for e in rule.escalate if e.fraction is not None) or hits >= clear.fraction * of:
+    shares = [((cell.hits[i] or Buckets(1.0)).total(at), of) for i, of in _totals(cell, at)]
+    if not any(of for _, of in shares) or any(hits and hits >= clear.fraction * of for hits, of in shares):
         cell.since = None
     elif cell.since is None:
         cell.since = at
@@ -125,7 +144,10 @@ def clears_at(rule: Rule, cell: Cell, seen_since: datetime = EPOCH) -> datetime 
     if clear is None or cell.last_hit is None:
         return None
     if clear.for_ is not None:
-        return None if cell.since is None else cell.since + timedelta(seconds=clear.for_)
+        due = None if cell.since is None else cell.since + timedelta(seconds=clear.for_)
+        if due is not None and clear.is_bound and (cell.last_other is None or cell.last_other < due):
+            return None  # values have to come all the time
+        return due
     if clear.quiet is not None:
         if rule.on.metric and (cell.last_other is None or cell.last_other < cell.last_hit):
             return None  # a value that no longer comes is not a good one

@@ -56,10 +56,14 @@ def needs(rule: Rule, escalation: Escalation) -> str:
     """Return what an escalation asks for."""
     said = _asked(escalation)
     if rule.on.metric is not None and escalation.for_ is not None:
-        return f"all values for {escalation.for_} {said}"
-    if said and (escalation.spike or escalation.drop or escalation.deviation):
-        said += f", once {(rule.baseline or _PLAIN).warm_up} values are known"
-    return _needs(rule, escalation) + (f"; a hit is a value {said}" if said else "")
+        return f"all values for {escalation.for_} {said}{_once_known(rule, escalation)}"
+    return _needs(rule, escalation) + (f"; a hit is a value {said}{_once_known(rule, escalation)}" if said else "")
+
+
+def _once_known(rule: Rule, escalation: Escalation) -> str:
+    if not (escalation.spike or escalation.drop or escalation.deviation):
+        return ""
+    return f", once {(rule.baseline or _PLAIN).warm_up} values are known"
 
 
 def clears(rule: Rule) -> str:
@@ -156,7 +160,6 @@ def _beyond(bounds: Escalation | Clear) -> str:
 def _asked(escalation: Escalation) -> str:
     """Return what makes a value a hit."""
     asked = {
-        "that is not a number": escalation.nan,
         _beyond(escalation): escalation.above is not None or escalation.below is not None,
         f"more than {escalation.spike or 0:g} times the usual one": escalation.spike,
         f"more than {escalation.drop or 0:.0%} below the usual one": escalation.drop,
@@ -164,4 +167,5 @@ def _asked(escalation: Escalation) -> str:
         f"whose trend is beyond {escalation.slope or 0:+g} an hour": escalation.slope is not None,
         f"that will reach {escalation.reaches or 0:g} within {escalation.ahead}": escalation.reaches is not None,
     }
-    return " and ".join(words for words, given in asked.items() if given)
+    met = " and ".join(words for words, given in asked.items() if given)
+    return " or ".join([*(["that is not a number, or infinite"] if escalation.nan else []), *([met] if met else [])])

@@ -36,6 +36,7 @@ from pipeline.events import (
 from pipeline.times import EPOCH
 from rules import facts, sleeps
 from rules.alerting import Alerts
+from rules.lasting import Lasting
 from rules.phases import Phases, health_of
 from rules.processes import Processes
 from rules.progress import Progress
@@ -87,14 +88,15 @@ class Engine:
         self._decisions: list[Decision] = []
         say = self._decisions.append
         self._alerts = Alerts(self._state, book, self._run, say)
-        self._progress = Progress(self._state, book, self._run, self._alerts)
-        self._sources = Sources(self._state, book, self._alerts)
-        self._values = Values(self._state, book, self._alerts)
+        self._lasting = Lasting(self._state, self._run, self._alerts)
+        self._progress = Progress(self._state, book, self._run, self._alerts, self._lasting)
+        self._sources = Sources(self._state, book, self._alerts, self._lasting)
+        self._values = Values(self._state, book, self._run, self._alerts)
         self._processes = Processes(self._state, book, self._alerts)
         self._phases = Phases(self._state, book, self._run, self._alerts, self._progress, self._sources)
-        self._together = Together(self._state, book, self._run, self._alerts)
+        self._together = Together(self._state, book, self._run, self._alerts, self._lasting)
         self._reports = Reports(self._state, book, self._run, self._decisions, checkin_every_s, announce_from)
-        self._texts = Texts(self._state, book, self._alerts, self._reports.unknowns)
+        self._texts = Texts(self._state, book, self._alerts, self._lasting, self._reports.unknowns)
 
     @property
     def clock(self) -> datetime:
@@ -155,17 +157,17 @@ class Engine:
     def _fall_due(self, key: str, cell: Cell) -> None:
         rule = self._book.rules.get(cell.rule)
         kind = rule.on.kind if rule else ""
-        if cell.ends is not None and cell.ends <= self.clock:
-            self._alerts.resolve(key, self.clock)
-            if kind != "absence":  # which is looked for anew
-                return
         blind = rule is not None and self._sources.blind(rule, cell)
+        if rule is not None and cell.ends is not None and cell.ends <= self.clock:
+            self._lasting.let_go(key, rule, cell, self.clock, blind=blind)
+            if blind or kind not in {"absence", "blind"}:  # which are looked for anew
+                return
         if rule is not None and kind == "absence":
             self._progress.overdue(rule, self.clock, blind=blind)
         elif rule is not None and kind == "blind":
             self._sources.lasting(rule, cell.labels.get("source", ""), self.clock)
         elif rule is not None and rule.on.lasts:
-            self._alerts.overdue(key, rule, cell, self.clock, blind=blind)
+            self._lasting.overdue(key, rule, cell, self.clock, blind=blind)
         else:
             self._alerts.timer(key, cell, self.clock, blind=blind)
 

@@ -20,12 +20,12 @@ class OwnPace(Table, frozen=True, kw_only=True):
     """A duration taken from the run's own history: *times* the percentile of its last ordinary steps."""
 
     at_least: Duration
-    times: Annotated[float, msgspec.Meta(gt=0)]
+    times: Annotated[float, msgspec.Meta(gt=0, le=1000)]
     percentile: Annotated[float, msgspec.Meta(gt=0, le=100)] = 95.0
     last: Annotated[int, msgspec.Meta(ge=3, le=60)] = 20
     warm_up: Annotated[int, msgspec.Meta(ge=1)] = 5
     """Ordinary steps before there is a history; until then the time-out of a stage that goes on holds."""
-    early_times: Annotated[float, msgspec.Meta(gt=0)] = 8.0
+    early_times: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 8.0
     early_at_least: Duration = Duration("8m")
     """With no such stage: that many times the longest step so far, whatever was in it."""
     otherwise: Duration
@@ -38,10 +38,16 @@ class Baseline(Table, frozen=True, kw_only=True):
     values: Annotated[int, msgspec.Meta(ge=3, le=60)] = 20
     frozen: bool = False
     """The first ones, for good; else the last ones, which follow what drifts slowly."""
-    skip: Annotated[int, msgspec.Meta(ge=0)] = 0
+    skip: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
     """Values at the beginning that say nothing yet."""
     warm_up: Annotated[int, msgspec.Meta(ge=2, le=60)] = 8
     """Values before there is a past to compare with."""
+
+    def __post_init__(self) -> None:
+        """Refuse one that never is warm."""
+        if self.warm_up > self.values:
+            message = f'"warm_up" ({self.warm_up}) is more than "values" keeps: {self.values}'
+            raise ValueError(message)
 
 
 class FromConfig(Table, frozen=True, kw_only=True):
@@ -108,24 +114,35 @@ class Escalation(Table, frozen=True, kw_only=True):
         if len(given) != 1:
             message = f"give exactly one of {', '.join(WORDS)}; here: {' and '.join(given) or 'none'}"
             raise ValueError(message)
-        needs = {
-            "persistent": [] if self.of_last else ["within"],
-            "growing": ["within"],
-            "fraction": ["over", "at_least"],
-        }.get(given[0], [])
-        if (self.reaches is None) != (self.ahead is None):
-            needs = [*needs, "reaches", "ahead"]
+        goes_with = _GOES_WITH.get(given[0], ())
+        if idle := [key for key in _COMPANIONS if getattr(self, key) is not None and key not in goes_with]:
+            message = f'"{given[0]}" goes without {" and ".join(idle)}'
+            raise ValueError(message)
+        if self.within is not None and self.of_last is not None:
+            message = "give within or of_last, not both"
+            raise ValueError(message)
+        for one, other in (("reaches", "ahead"), ("ahead", "reaches")):
+            if getattr(self, one) is not None and getattr(self, other) is None:
+                message = f'"{one}" needs {other}'
+                raise ValueError(message)
+        if self.above is not None and self.below is not None and self.above >= self.below:
+            message = f"no value is above {self.above:g} and below {self.below:g}"
+            raise ValueError(message)
         if self.slope == 0:
             message = '"slope" is above zero for what rises, below for what falls'
             raise ValueError(message)
         if alone := [name for name in self.config if getattr(self, name) is None]:
             message = f'"config" gives {alone[0]}: say {alone[0]} as well, for runs whose config does not'
             raise ValueError(message)
+        needs = () if self.of_last is not None else [key for key in goes_with if key not in _OPTIONAL]
         if missing := [key for key in needs if getattr(self, key) is None]:
             message = f'"{given[0]}" needs {" and ".join(missing)}'
             raise ValueError(message)
 
 
+_GOES_WITH = {"persistent": ("within", "of_last"), "growing": ("within",), "fraction": ("over", "at_least", "of")}
+_COMPANIONS = ("within", "of_last", "over", "at_least", "of")
+_OPTIONAL = ("of_last", "of")
 WORDS = {
     "immediately": "immediately",
     "persistent": "persistent",

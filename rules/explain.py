@@ -15,6 +15,7 @@ from pipeline.alerts import Component, Evidence, Severity
 from rules.alerting import Alerts
 from rules.conditions_in_words import Condition, clears, condition, usual
 from rules.incidents import CLOSE_IN_TIME
+from rules.lasting import Lasting
 from rules.pattern import Duration
 from rules.rows import Cell, Incident, Member, Moved, Notice, Records, Run, Series, Source
 from rules.sources import PROCESSES, Sources
@@ -95,7 +96,8 @@ class Explainer:
         self._state, self._book = state, book.of_one_run()
         self._run = state.get(Run, "run") or Run()
         self._book.configure(self._run.config)
-        self._sources = Sources(state, book, Alerts(state, book, self._run, lambda _: None))
+        alerts = Alerts(state, book, self._run, lambda _: None)
+        self._sources = Sources(state, book, alerts, Lasting(state, self._run, alerts))
 
     def alerts(self) -> list[Subject]:
         """Return what fires, then what may fire yet."""

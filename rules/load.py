@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rules.pattern import decode_hook, printable, quoted
-from rules.strict import Fault, find_faults, find_repeats
+from rules.strict import Fault, find_faults, find_infinite, find_repeats
 from rules.toml_lines import Lines, Path
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -39,7 +39,7 @@ def decode(text: str, name: str, wanted: type[T]) -> T:
     document = _parse(text, name)
     try:
         decoded = msgspec.convert(document, wanted, dec_hook=decode_hook)
-        faults = list(islice(find_repeats(document, wanted), _MOST_FAULTS))
+        faults = list(islice((*find_infinite(document), *find_repeats(document, wanted)), _MOST_FAULTS))
     except msgspec.ValidationError as error:
         faults = list(islice(find_faults(document, wanted), _MOST_FAULTS)) or [Fault((), str(error))]
     if not faults:

@@ -47,6 +47,12 @@ class RolloutTrigger(Table, frozen=True, kw_only=True):
     message: Pattern | None = None
     """Is found in what its error says: it may quote the model, so name the type as well."""
 
+    def __post_init__(self) -> None:
+        """Refuse one that looks for what there is not."""
+        if self.ok and (self.error is not None or self.message is not None):
+            message = "a rollout that is ok has no error"
+            raise ValueError(message)
+
 
 class Where(Table, frozen=True, kw_only=True):
     """Another number of the same row within bounds; one that is not there is in none."""
@@ -70,7 +76,7 @@ class MetricTrigger(Table, frozen=True, kw_only=True):
     `disk/free_bytes`, `process/ROLE/rss_bytes`. Stars stand for anything.
     """
 
-    name: list[str]
+    name: Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(min_length=1)]
     writer: Literal["trainer", "orchestrator", "evaluator"] | None = None
     """Only what this one reports: some keys are written by several."""
     over: str | None = None
@@ -82,11 +88,22 @@ class MetricTrigger(Table, frozen=True, kw_only=True):
     labels: dict[str, Pattern] = {}
     """Of Prometheus pages: only series in whose label of that name the pattern is found."""
 
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.rate and self.over is not None:
+            message = "give rate or over, not both"
+            raise ValueError(message)
+        if self.labels and (self.over is not None or self.where or self.writer is not None):
+            message = "labels are of Prometheus pages; over, where and writer of rows of metrics.jsonl"
+            raise ValueError(message)
+
 
 class ProcessTrigger(Table, frozen=True, kw_only=True):
     """States of the run's processes."""
 
-    state: list[Literal["exited", "zombie", "running"]] = msgspec.field(default_factory=lambda: ["exited"])
+    state: Annotated[list[Literal["exited", "zombie", "running"]], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: ["exited"]
+    )
     role: list[Role] = []
     title: Pattern | None = None
     """Is found in its title."""
@@ -109,7 +126,7 @@ class Blame(Table, frozen=True, kw_only=True):
 class AbsenceTrigger(Table, frozen=True, kw_only=True):
     """None of these clocks has moved for a time."""
 
-    of: list[Name]
+    of: Annotated[list[Name], msgspec.Meta(min_length=1)]
     blame: list[Blame] = []
     """The first that is met says who is stuck; else the rule's component."""
 
@@ -202,7 +219,9 @@ class Rule(Table, frozen=True, kw_only=True):
     """How long its alerts go on firing after the last hit, or after what lasted has ended."""
     baseline: Baseline | None = None
     """Of metrics: what is usual, for `spike`, `drop` and `deviation`."""
-    during: list[Phase] = msgspec.field(default_factory=lambda: ["starting", "running", "finishing"])
+    during: Annotated[list[Phase], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: ["starting", "running", "finishing"]
+    )
     specificity: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
     """Of alerts that could be the root of one incident, the most specific names it."""
     health: Health = "Degraded"
@@ -221,4 +240,7 @@ class Rule(Table, frozen=True, kw_only=True):
         """Refuse two words about the same."""
         if self.clear is not None and self.keep_firing_for is not None:
             message = "give clear or keep_firing_for, not both"
+            raise ValueError(message)
+        if self.has_fraction and self.on.process is not None and "running" in self.on.process.state:
+            message = "a fraction of processes is of those that are gone, beside those that run"
             raise ValueError(message)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.alerts import SEVERITIES, Evidence, Severity
 from pipeline.times import EPOCH
-from rules.alerting import LOOK_AGAIN
 from rules.facts import Fact, clip
+from rules.lasting import LOOK_AGAIN
 from rules.rows import Moved, push
 from rules.sleeps import awake_from
 from rules.windows import percentile
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline.alerts import Component
     from rules.alerting import Alerts
     from rules.escalation import Escalation, OwnPace
+    from rules.lasting import Lasting
     from rules.model import Rule
     from rules.rows import Run
     from rules.rule_file import Clock
@@ -32,8 +33,8 @@ ENVS = 6
 class Progress:
     """The clocks of a run, its stages, and the rules about their absence."""
 
-    def __init__(self, state: State, book: Rulebook, run: Run, alerts: Alerts) -> None:
-        self._state, self._book, self._run, self._alerts = state, book, run, alerts
+    def __init__(self, state: State, book: Rulebook, run: Run, alerts: Alerts, lasting: Lasting) -> None:
+        self._state, self._book, self._run, self._alerts, self._lasting = state, book, run, alerts, lasting
         self._stages = {stage.name: stage for stage in book.stages}
         self._step = next((clock.name for clock in book.clocks if clock.is_step), "")
 
@@ -104,23 +105,27 @@ class Progress:
             held, due = [], at + LOOK_AGAIN
         severity = max(held, key=SEVERITIES.index, default=None)
         fact = self._subject(rule, at) if severity is None else self._fact(rule, at)
-        self._alerts.lasts(rule, fact, at, severity, due)
+        self._lasting.lasts(rule, fact, at, severity, due)
 
     def _there_again(self, rule: Rule, clock: Clock, at: datetime) -> None:
         if self._alerts.fires(rule, subject := self._subject(rule, at)):
-            self._alerts.end(rule, subject, at)
+            self._lasting.end(rule, subject, at)
             self.overdue(rule, at, blind=True)
         elif clock.is_step:
             self.overdue(rule, at, blind=True)
 
     def _deadline(self, escalation: Escalation, rule: Rule) -> datetime:
         """Return when an absence has lasted too long."""
-        clocks = rule.on.absence.of if rule.on.absence else []
-        moved = [row.at for name in clocks if (row := self._state.get(Moved, _key(name))) is not None]
-        since = awake_from(max([self._run.began, *moved]), self._run)
+        since = self._since(rule)
         if escalation.pace is not None:
             return self._own_pace(escalation.pace, since)
         return since + timedelta(seconds=escalation.for_ or 0.0)
+
+    def _since(self, rule: Rule) -> datetime:
+        """Return since when none of the clocks of a rule has moved, as if what the host slept had been before."""
+        clocks = rule.on.absence.of if rule.on.absence else []
+        moved = [row.at for name in clocks if (row := self._state.get(Moved, _key(name))) is not None]
+        return awake_from(max([self._run.began, *moved]), self._run)
 
     def _own_pace(self, pace: OwnPace, since: datetime) -> datetime:
         row = self._state.get(Moved, _key(self._step))
@@ -160,9 +165,8 @@ class Progress:
         text += f"; in {', '.join(stages)}" if stages else ""
         text += " (UTC)"
         evidence = Evidence(source="progress", offset=None, text=text)
-        latest = max([row.at for _, row in clocks if row is not None], default=self._run.began)
-        awake_s = (at - awake_from(latest, self._run)).total_seconds()
-        labels = {"minutes": f"{awake_s / 60:.0f}", "seen": text}
+        absent_s = (at - self._since(rule)).total_seconds()
+        labels = {"minutes": f"{absent_s / 60:.0f}", "seen": text}
         return Fact(time=at, component=self._stuck(rule), evidence=evidence, labels=labels)
 
     def _silent(self) -> str:

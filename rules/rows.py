@@ -1,8 +1,4 @@
-"""
-The rows of the engine's state, small and bounded.
-
-They are the only truth, and what the journal holds.
-"""
+"""The rows of the engine's state, small and bounded: the only truth, and what the journal holds."""
 
 from __future__ import annotations
 
@@ -111,8 +107,10 @@ class Series(BaseRow, kw_only=True, tag="series"):
     """The past of one series, as one rule looks at it."""
 
     values: list[float] = []
-    times: list[float] = []
-    """Of the values, in seconds since the epoch."""
+    trend: list[tuple[float, float]] = []
+    """Times, in seconds since the epoch, and values, hits among them."""
+    at: datetime = EPOCH
+    """Of the last value."""
     seen: int = 0
     recent: list[int] = []
     """For each escalation: which of the latest values were hits, the newest in the lowest bit."""
@@ -183,8 +181,9 @@ class Process(BaseRow, kw_only=True, tag="process"):
 
     role: Role
     running: bool
-    zombie: bool = False
     exit_code: int | None = None
+    told: list[str] = []
+    """Rules that have counted that it is gone."""
 
 
 class Source(BaseRow, kw_only=True, tag="source"):

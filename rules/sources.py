@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from rules.alerting import Alerts
+    from rules.lasting import Lasting
     from rules.model import Rule
     from rules.rows import Cell
     from rules.rulebook import Rulebook
@@ -28,8 +29,8 @@ _FILES, PROCESSES = "files", "processes"
 class Sources:
     """The sources of a run, as they say of themselves."""
 
-    def __init__(self, state: State, book: Rulebook, alerts: Alerts) -> None:
-        self._state, self._book, self._alerts = state, book, alerts
+    def __init__(self, state: State, book: Rulebook, alerts: Alerts, lasting: Lasting) -> None:
+        self._state, self._book, self._alerts, self._lasting = state, book, alerts, lasting
         self._blind = {key for key, row in state.every(Source) if row.state == "blind"}
 
     def blind(self, rule: Rule, cell: Cell) -> bool:
@@ -70,7 +71,7 @@ class Sources:
             return
         held, due = conditions.lasted(rule, row.since, at)
         held = held if self._alerts.admits(rule, at) else None
-        self._alerts.lasts(rule, _fact(rule, name, row.reason, at), at, held, due)
+        self._lasting.lasts(rule, _fact(rule, name, row.reason, at), at, held, due)
 
     def begin(self, at: datetime) -> None:
         """Begin an attempt: what is blind is so from now on."""
@@ -105,7 +106,7 @@ class Sources:
             if _concerns(rule, name, row):
                 self.lasting(rule, name, at)
             else:
-                self._alerts.end(rule, _fact(rule, name, "", at), at)
+                self._lasting.end(rule, _fact(rule, name, "", at), at)
         if event.state != "blind":
             self._alerts.rearm(at, self.blind)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -43,6 +44,15 @@ def find_faults(value: Any, wanted: Any, path: Path = ()) -> Iterator[Fault]:
         yield Fault(path, _refusal(value, wanted))
 
 
+def find_infinite(value: Any, path: Path = ()) -> Iterator[Fault]:
+    """Yield the numbers that are none, or infinite: nothing compares with them as anybody means it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield Fault(path, f"{value} is not a finite number")
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from find_infinite(part, (*path, key))
+
+
 def find_repeats(document: Table, wanted: type[msgspec.Struct]) -> Iterator[Fault]:
     """Yield the names that are given twice within one of the lists of tables of *document*, a sound *wanted*."""
     for field in msgspec.structs.fields(wanted):
@@ -61,7 +71,7 @@ def _in_list(rows: list[Any], wanted: Any, path: Path) -> Iterator[Fault]:
             is_sound = False
             yield fault
     if is_sound and not _converts(rows, wanted):
-        yield Fault(path, f"{len(rows)} entries are not {describe(wanted)}")
+        yield Fault(path, f"{len(rows)} {'entry is' if len(rows) == 1 else 'entries are'} not {describe(wanted)}")
 
 
 def _in_mapping(table: Table, wanted: Any, path: Path) -> Iterator[Fault]:
@@ -125,7 +135,7 @@ def _unknown(key: str, near: Iterable[str], known: list[str]) -> str:
         return f"{quoted(key)} would put a secret into this file: give {' or '.join(places)}, which says where it is"
     for name in near:
         return f'unknown key {quoted(key)}; did you mean "{name}"?'
-    return f"unknown key {quoted(key)}; known are {', '.join(known)}"
+    return f"unknown key {quoted(key)}; known are {', '.join(known) or 'none: this table is empty'}"
 
 
 def _refusal(value: Any, wanted: Any) -> str:

@@ -20,6 +20,28 @@ class _Unknown:
         return "?"
 
 
+class _Text(str):
+    """A figure: text, and a number if it reads as one and is asked for as such."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        try:
+            return super().__format__(spec)
+        except ValueError:
+            return _number(self, spec)
+
+
+def _number(text: str, spec: str) -> str:
+    """Return a text as a number in the format asked for; as it is if it is none, or the format is no number's."""
+    for kind in (float, int):
+        try:
+            return format(kind(text), spec)
+        except (ValueError, OverflowError):
+            continue
+    return text
+
+
 class _Figures(dict[str, object]):
     """What a summary can name; what is not known is shown as a question mark."""
 
@@ -29,8 +51,9 @@ class _Figures(dict[str, object]):
 
 def summary(rule: Rule, cell: Cell, at: datetime) -> str:
     """Return the rule's summary with its figures filled in."""
-    figures = _Figures(cell.fields | cell.labels | {"component": cell.component, "count": cell.count})
-    now = conditions.share(cell, at)
+    said = cell.fields | cell.labels | {"component": cell.component}
+    figures = _Figures({name: _Text(text) for name, text in said.items()} | {"count": cell.count})
+    now = conditions.share(rule, cell, at)
     hits, total = now if now is not None and now[1] else cell.share or (0, 0)
     if total:
         figures |= {"hits": hits, "total": total, "fraction": hits / total}

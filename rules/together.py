@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pipeline.alerts import Phase
     from rules.alerting import Alerts
+    from rules.lasting import Lasting
     from rules.model import Rule
     from rules.rows import Run
     from rules.rulebook import Rulebook
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class Together:
     """What fires together."""
 
-    def __init__(self, state: State, book: Rulebook, run: Run, alerts: Alerts) -> None:
-        self._state, self._book, self._run, self._alerts = state, book, run, alerts
+    def __init__(self, state: State, book: Rulebook, run: Run, alerts: Alerts, lasting: Lasting) -> None:
+        self._state, self._book, self._run, self._alerts, self._lasting = state, book, run, alerts, lasting
         self._seen: tuple[int, Phase] | None = None
 
     def follow(self, at: datetime) -> None:
@@ -38,9 +39,9 @@ class Together:
         parts = [part for mode in wanted if (part := self._part(mode, rule)) is not None]
         if len(parts) == len(wanted):
             said = "; ".join(summary(self._book.rules[cell.rule], cell, at) for _, cell in parts)
-            self._alerts.hold(rule, _fact(rule, at, said, self._place(parts)), at)
+            self._lasting.hold(rule, _fact(rule, at, said, self._place(parts)), at)
         else:
-            self._alerts.end(rule, _fact(rule, at), at)
+            self._lasting.end(rule, _fact(rule, at), at)
 
     def _part(self, mode: str, whole: Rule) -> tuple[str, Cell] | None:
         """Return an alert of a failure mode; `None` if none fires but that of the whole."""

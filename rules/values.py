@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timedelta
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,11 @@ import msgspec
 from rules import facts
 from rules.escalation import Baseline, is_within
 from rules.rows import Series, push
+from rules.sleeps import awake_from
 from rules.triggers import matches_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from pipeline.alerts import Component
     from pipeline.events import DiskSpace, Metrics, ProcessState, Sample
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rules.escalation import Escalation
     from rules.facts import Fact
     from rules.model import Rule
+    from rules.rows import Run
     from rules.rulebook import Rulebook
     from rules.state import State
 
@@ -41,8 +43,8 @@ _PLAIN = Baseline()
 class Values:
     """The series that rules look at."""
 
-    def __init__(self, state: State, book: Rulebook, alerts: Alerts) -> None:
-        self._state, self._book, self._alerts = state, book, alerts
+    def __init__(self, state: State, book: Rulebook, run: Run, alerts: Alerts) -> None:
+        self._state, self._book, self._run, self._alerts = state, book, run, alerts
 
     def begin(self) -> None:
         """Begin an attempt: what was usual in the last one may not be in this one."""
@@ -56,6 +58,8 @@ class Values:
             return
         for name, value in event.values.items():
             for rule in self._rules(name, event.time, event.writer):
+                if rule.on.metric is not None and rule.on.metric.labels:
+                    continue  # which are of pages
                 self._count(rule, value, facts.of_metric(event, name, value, component), at, event.values, event.step)
 
     def sample(self, event: Sample, at: datetime) -> None:
@@ -79,6 +83,7 @@ class Values:
         for rule in self._rules(name, event.time):
             fact = facts.of_memory(event, name, component)
             if event.state != "running":
+                self._state.drop(f"series|{self._alerts.key(rule, fact)}")
                 self._alerts.other(rule, fact, at)
             elif event.rss_bytes is not None:
                 self._count(rule, float(event.rss_bytes), fact, at, {})
@@ -103,14 +108,26 @@ class Values:
         if figure is not None:
             baseline, fits = rule.baseline or _PLAIN, _fits(rule, row)
             hits = [fits and is_hit(escalation, figure, series, baseline) for escalation in rule.escalate]
+            self._note_held(rule, hits, series, at, step)
             self._tell(rule, figure, fact, at, series, hits)
             _remember(rule, figure, at, series, hit=any(hits))
         self._state.put(key, series)
 
+    def _note_held(self, rule: Rule, hits: list[bool], series: Series, at: datetime, step: int | None) -> None:
+        """Note since when all values are hits, where that matters; what was not seen for longer than that is not."""
+        for i, escalation in enumerate(rule.escalate):
+            span = escalation.for_
+            unseen = span is not None and step is None and at - series.at > timedelta(seconds=span)
+            if not hits[i] or unseen:
+                series.held_since.pop(i, None)
+            if hits[i] and span is not None:
+                series.held_since.setdefault(i, at)
+        series.at = at
+
     def _tell(  # noqa: PLR0913, PLR0917 - all that is known of a value
         self, rule: Rule, figure: float, fact: Fact, at: datetime, series: Series, hits: list[bool]
     ) -> None:
-        counted = [_counts(rule.escalate[i], i, hit, series, at) for i, hit in enumerate(hits)]
+        counted = [self._counts(rule.escalate[i], i, hit, series, at) for i, hit in enumerate(hits)]
         if not any(hits):
             self._alerts.other(rule, fact, at, good=rule.clear is None or rule.clear.is_good(figure))
             return
@@ -118,23 +135,18 @@ class Values:
         labels = fact.labels | {"value": f"{figure:.4g}", "usual": usual}
         self._alerts.hit(rule, msgspec.structs.replace(fact, labels=labels), at, counted)
 
-
-def _counts(escalation: Escalation, i: int, hit: bool, series: Series, at: datetime) -> bool:  # noqa: FBT001 - as it is listed
-    """Tell whether the value counts for an escalation, among the last ones and by how long they have been hits."""
-    series.recent[i] = (series.recent[i] << 1 | hit) & _REMEMBERED
-    if not hit:
-        series.held_since.pop(i, None)
-        return False
-    held_s = (at - series.held_since.setdefault(i, at)).total_seconds()
-    last = escalation.of_last
-    enough = last is None or _recent(series.recent[i], last) >= (escalation.persistent or 1)
-    return enough and held_s >= (escalation.for_ or 0.0)
+    def _counts(self, escalation: Escalation, i: int, hit: bool, series: Series, at: datetime) -> bool:  # noqa: FBT001 - as it is listed
+        """Tell whether the value counts for an escalation, among the last ones and by how long they have been hits."""
+        series.recent[i] = (series.recent[i] << 1 | hit) & _REMEMBERED
+        last, since = escalation.of_last, awake_from(series.held_since.get(i, at), self._run)
+        enough = last is None or _recent(series.recent[i], last) >= (escalation.persistent or 1)
+        return hit and enough and (at - since).total_seconds() >= (escalation.for_ or 0.0)
 
 
 def is_hit(escalation: Escalation, value: float, series: Series, baseline: Baseline) -> bool:
     """Tell whether *value* is one that the escalation counts: all that it asks of a value is met."""
-    if math.isnan(value):
-        return escalation.nan is True
+    if escalation.nan and not math.isfinite(value):
+        return True
     asked: list[bool] = []
     if escalation.above is not None or escalation.below is not None:
         asked.append(is_within(value, escalation.above, escalation.below))
@@ -169,11 +181,14 @@ def trend(series: Series) -> float | None:
 
     It is taken between the medians of its first and its last third: single values do not turn it.
     """
-    third = len(series.values) // 3
-    if 3 * third < _TREND_VALUES or series.times[-1] - series.times[0] < _TREND_S:
+    third = len(series.trend) // 3
+    if 3 * third < _TREND_VALUES or series.trend[-1][0] - series.trend[0][0] < _TREND_S:
         return None
-    rise = median(series.values[-third:]) - median(series.values[:third])
-    return rise / (median(series.times[-third:]) - median(series.times[:third]))
+    (begin_s, begin), (end_s, end) = (
+        (median(time for time, _ in part), median(value for _, value in part))
+        for part in (series.trend[:third], series.trend[-third:])
+    )
+    return (end - begin) / (end_s - begin_s) if end_s > begin_s else None  # late rows all have the time they came at
 
 
 def _steeper(rise: float, limit: float) -> bool:
@@ -194,7 +209,7 @@ def _apart(value: float, past: list[float]) -> float:
 def _figure(rule: Rule, value: float, row: Mapping[str, float], series: Series, at: datetime) -> float | None:
     """Return what the rule looks at: the value, its ratio to another of the row, or its rate per minute."""
     trigger = rule.on.metric
-    if trigger is None or math.isinf(value):
+    if trigger is None:
         return None
     if trigger.over is not None:
         other = row.get(trigger.over)
@@ -203,6 +218,8 @@ def _figure(rule: Rule, value: float, row: Mapping[str, float], series: Series, 
         return value
     before, series.last = series.last, (at.timestamp(), value)
     if before is None or at.timestamp() <= before[0] or value < before[1]:  # the first one, or the counter began anew
+        return None
+    if not math.isfinite(value - before[1]):
         return None
     return (value - before[1]) / (at.timestamp() - before[0]) * 60
 
@@ -217,14 +234,13 @@ def _remember(rule: Rule, figure: float, at: datetime, series: Series, *, hit: b
     """Let the series' past grow, but not by what is out of the ordinary."""
     baseline = rule.baseline or _PLAIN
     series.seen += 1
-    has_trend = any(one.reaches is not None or one.slope is not None for one in rule.escalate)
-    full = baseline.frozen and len(series.values) >= baseline.values
-    if math.isnan(figure) or series.seen <= baseline.skip or (not has_trend and (hit or full)):
+    if not math.isfinite(figure) or series.seen <= baseline.skip:
         return
-    push(series.values, figure)
-    push(series.times, at.timestamp())
-    kept = 60 if has_trend else baseline.values
-    del series.values[:-kept], series.times[:-kept]
+    if any(one.reaches is not None or one.slope is not None for one in rule.escalate):
+        push(series.trend, (at.timestamp(), figure))
+    if not hit and not (baseline.frozen and len(series.values) >= baseline.values):
+        push(series.values, figure)
+        del series.values[: -baseline.values]
 
 
 def _recent(mask: int, last: int) -> int:

@@ -76,6 +76,13 @@ class Expectation(Table, frozen=True, kw_only=True):
     shows: list[str] = []
     """Parts of what a check-in would show of the figures."""
 
+    def __post_init__(self) -> None:
+        """Refuse one that is always met."""
+        asked = (self.firing, self.incident, self.health, self.phase)
+        if all(one is None for one in asked) and not self.quiet and not self.shows:
+            message = "it expects nothing: give firing, quiet, incident, health, phase or shows"
+            raise ValueError(message)
+
 
 class RuleTest(Table, frozen=True, kw_only=True):
     """A run, invented or recorded, and what is expected of the rules at some times."""

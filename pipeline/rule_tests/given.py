@@ -17,6 +17,8 @@ from rules.table import Table
 Writer: TypeAlias = Literal["trainer", "orchestrator", "evaluator"]
 Origin: TypeAlias = Literal["kernel", "scheduler", "cgroup", "launcher"]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+_MOST = 1e6
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Times: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 _MOST_VALUES = 100_000
@@ -46,7 +48,7 @@ class GivenLog(Repeated, frozen=True, kw_only=True):
     """Below the directory of the attempt's logs, such as `trainer.log`."""
     text: str
     level: Level | None = None
-    rank: int | None = None
+    rank: Number | None = None
     process: str | None = None
 
 
@@ -67,7 +69,9 @@ class GivenSeries(Given, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what is no series."""
-        self.numbers()
+        if not self.numbers():
+            message = "there is no value in it"
+            raise ValueError(message)
 
     def numbers(self) -> list[float | None]:
         """Return the values; `None` where there is none."""
@@ -93,19 +97,31 @@ class GivenSample(GivenSeries, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class GivenDisk(GivenSeries, frozen=True, kw_only=True):
+class GivenAmount(GivenSeries, frozen=True, kw_only=True):
+    """Amounts of something."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no amount."""
+        for number in self.numbers():
+            if number is not None and not 0 <= number <= _MOST:
+                message = f"{number:g} is no amount"
+                raise ValueError(message)
+        super().__post_init__()
+
+
+class GivenDisk(GivenAmount, frozen=True, kw_only=True):
     """What is free of a file system, as shares of the whole."""
 
     node: str = "node-0"
     path: str = "/data"
-    total_bytes: Annotated[int, msgspec.Meta(ge=1)] = 10**12
+    total_bytes: Annotated[int, msgspec.Meta(ge=1, le=10**18)] = 10**12
 
 
-class GivenMemory(GivenSeries, frozen=True, kw_only=True):
+class GivenMemory(GivenAmount, frozen=True, kw_only=True):
     """The memory that a process that runs holds, in GiB."""
 
     role: Role
-    pid: int = 100
+    pid: Number = 100
     node: str = "node-0"
 
 
@@ -130,10 +146,10 @@ class GivenProcess(Given, frozen=True, kw_only=True):
 
     role: Role
     state: Literal["running", "exited", "zombie"] = "exited"
-    exit_code: int | None = None
+    exit_code: Number | None = None
     title: str = ""
-    pid: int = 100
-    ppid: int | None = None
+    pid: Number = 100
+    ppid: Number | None = None
     node: str = "node-0"
 
 
@@ -170,13 +186,13 @@ class GivenAttempt(Given, frozen=True, kw_only=True):
 class GivenConfig(Table, frozen=True, kw_only=True):
     """What the run's config says."""
 
-    max_steps: int | None = None
-    batch_size: int | None = None
-    group_size: int | None = None
-    seq_len: int | None = None
-    max_off_policy_steps: int | None = None
-    checkpoint_interval: int | None = None
-    eval_interval: int | None = None
+    max_steps: Number | None = None
+    batch_size: Number | None = None
+    group_size: Number | None = None
+    seq_len: Number | None = None
+    max_off_policy_steps: Number | None = None
+    checkpoint_interval: Number | None = None
+    eval_interval: Number | None = None
 
 
 def _numbers(part: str) -> list[float | None]:

@@ -188,7 +188,8 @@ class ProcessSource:
                 await self._bury(Exit(pid=pid, start=report.start, state="exited", code=None), emit)
         forks = {(pid, process.stat.start) for pid, process in found.processes.items() if _is_fork(process, found)}
         fresh, self._forks = forks - self._forks, forks
-        for pid, role in found.roles.items():
+        dead_last = sorted(found.roles.items(), key=lambda item: found.processes[item[0]].stat.state == "Z")
+        for pid, role in dead_last:  # who dies is a part of those that there are
             process = found.processes[pid]
             if pid not in self._reports and (pid, process.stat.start) in fresh:
                 continue

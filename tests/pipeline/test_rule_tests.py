@@ -68,7 +68,6 @@ def faults(folder: Path, text: str) -> list[str]:
         ("1-0.5x3", [1.0, 0.5, 0.0]),
         ("-1e-3+1x2", [-0.001, 0.999]),
         ("_ 1 _x2", [None, 1.0, None, None]),
-        ("", []),
     ],
 )
 def test_the_short_notation_of_series(values: str, numbers: list[float | None]) -> None:
@@ -94,7 +93,7 @@ def test_a_series_of_anything(values: str) -> None:
 def test_rollouts_are_mixed_evenly(ok: int, failed: int, cancelled: int) -> None:
     """There are as many of each kind as is said, and failures are never far from their share."""
     mixed = GivenRollouts(ok=ok, failed=failed, cancelled=cancelled)
-    test = RuleTest(name="t", phase="starting", rollout=[mixed], expect=[Expectation()])
+    test = RuleTest(name="t", phase="starting", rollout=[mixed], expect=[Expectation(firing=[])])
     rollouts = [event for event in events_of(test, Rulebook([]), None) if isinstance(event, Rollout)]
     seen = [one.ok for one in rollouts if not one.cancelled]
     assert (seen.count(True), seen.count(False), len(rollouts)) == (ok, failed, ok + failed + cancelled)
@@ -105,7 +104,7 @@ def test_rollouts_are_mixed_evenly(ok: int, failed: int, cancelled: int) -> None
 def test_series_of_one_step_are_one_row() -> None:
     """What several series say of the same step is one row, as the run would have written it."""
     series = [GivenMetric(name="a", values="1 2"), GivenMetric(name="b", values="3 _")]
-    test = RuleTest(name="t", phase="starting", metric=series, expect=[Expectation()])
+    test = RuleTest(name="t", phase="starting", metric=series, expect=[Expectation(firing=[])])
     rows = [event for event in events_of(test, Rulebook([]), None) if isinstance(event, Metrics)]
     assert [(row.step, row.values, row.time) for row in rows] == [
         (1, {"a": 1.0, "b": 3.0}, START),
@@ -179,14 +178,38 @@ def test_a_log_of_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[[test]]\nname = "t"\nstart = "noon"\nexpect = [{}]', "is not a time with a zone"),
-        ('[[test]]\nname = "t"\nstart = "2026-08-19T12:00:00"\nexpect = [{}]', "is not a time with a zone"),
+        ('[[test]]\nname = "t"\nstart = "noon"\nexpect = [{ firing = [] }]', "is not a time with a zone"),
+        (
+            '[[test]]\nname = "t"\nstart = "2026-08-19T12:00:00"\nexpect = [{ firing = [] }]',
+            "is not a time with a zone",
+        ),
         ('[[test]]\nname = "t"\nexpect = []', "is at least 1 long"),
-        ('[[test]]\nname = "t"\ntimezone = "Mars"\nexpect = [{}]', "is not a time zone known here"),
-        ('[[test]]\nname = "t"\nmetric = [{ name = "a", values = "1y" }]\nexpect = [{}]', "is no part of a series"),
+        ('[[test]]\nname = "t"\ntimezone = "Mars"\nexpect = [{ firing = [] }]', "is not a time zone known here"),
+        (
+            '[[test]]\nname = "t"\nmetric = [{ name = "a", values = "1y" }]\nexpect = [{ firing = [] }]',
+            "is no part of a series",
+        ),
+        (
+            '[[test]]\nname = "t"\nsample = [{ name = "a", values = "" }]\nexpect = [{ firing = [] }]',
+            "there is no value",
+        ),
+        ('[[test]]\nname = "t"\ndisk = [{ values = "nan" }]\nexpect = [{ firing = [] }]', "nan is no amount"),
+        ('[[test]]\nname = "t"\ndisk = [{ values = "0.5 1e400" }]\nexpect = [{ firing = [] }]', "inf is no amount"),
+        (
+            '[[test]]\nname = "t"\nmemory = [{ role = "trainer", values = "1-2x2" }]\nexpect = [{ firing = [] }]',
+            "-1 is no amount",
+        ),
+        ('[[test]]\nname = "t"\nexpect = [{}]', "it expects nothing: give firing, quiet"),
+        (
+            '[[test]]\nname = "t"\nconfig = { max_steps = 9999999999 }\nexpect = [{ quiet = ["stall"] }]',
+            "9999999999 is not",
+        ),
         ('[[example]]\nrule = "stall"\nfires = ["x"]', "give files, origins or env"),
         ('[[example]]\nrule = "stall"\nfiles = ["trainer.log"]', "give fires or quiet"),
-        ('[[test]]\nname = "t"\nexpect = [{}]\n[[test]]\nname = "t"\nexpect = [{}]', "duplicate name"),
+        (
+            '[[test]]\nname = "t"\nexpect = [{ firing = [] }]\n[[test]]\nname = "t"\nexpect = [{ firing = [] }]',
+            "duplicate name",
+        ),
     ],
 )
 def test_what_is_no_test(tmp_path: Path, text: str, message: str) -> None:
@@ -302,4 +325,4 @@ def builtin_names() -> set[str]:
 def test_a_phase_that_nothing_leads_to() -> None:
     """A test that cannot begin where it says fails with what to do."""
     with pytest.raises(Unreachable, match='phase = "starting"'):
-        events_of(RuleTest(name="t", expect=[Expectation()]), Rulebook([]), None)
+        events_of(RuleTest(name="t", expect=[Expectation(firing=[])]), Rulebook([]), None)

@@ -13,6 +13,7 @@ from pipeline.config import Config, load_rules
 from pipeline.events import (
     AttemptBegun,
     Event,
+    Gap,
     HostLine,
     LogRecord,
     Marker,
@@ -20,6 +21,7 @@ from pipeline.events import (
     ProcessState,
     Rollout,
     RunConfigured,
+    Sample,
     SourceState,
     Tick,
 )
@@ -116,6 +118,14 @@ class Watched:
         """Tell of figures of a step."""
         fields: Any = {"writer": writer, "completes": completes}
         return self.apply(Metrics(time=at(at_s), source="m", offset=step, step=step, values=values, **fields))
+
+    def sample(self, at_s: float, name: str, value: float, **labels: str) -> list[Decision]:
+        """Tell of a value of a Prometheus page."""
+        return self.apply(Sample(time=at(at_s), endpoint="http://e", name=name, value=value, labels=labels))
+
+    def slept(self, since_s: float, until_s: float) -> list[Decision]:
+        """Tell that the host slept."""
+        return self.apply(Gap(time=at(since_s), until=at(until_s), cause="suspension"))
 
     def step(self, at_s: float, number: int, writer: str = "trainer") -> list[Decision]:
         """Tell that a step is done."""

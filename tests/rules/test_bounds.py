@@ -46,13 +46,13 @@ def test_a_value_must_stay_beyond_its_bound(watch: Watch) -> None:
 def test_a_value_between_the_bounds_neither_fires_nor_clears(watch: Watch) -> None:
     """What is good must stay so; not a number is not good."""
     run = watch(RULE)
-    for at_s, value in ((0, 9), (120, 9), (130, 4), (200, 6), (300, 4), (400, math.nan), (500, 4), (600, 4)):
+    for at_s, value in ((0, 9), (120, 9), (130, 4), (200, 6), (300, 4), (400, math.nan), (500, 4), (679, 4)):
         run.metric(at_s, at_s, x=value)
         run.restart()
-    run.tick(679)
+    run.tick(9999)
     assert shown(run) == [(120, "firing")]
-    run.tick(680)
-    assert shown(run)[1:] == [(680, "resolved")]
+    run.metric(10_000, 10_000, x=4)
+    assert shown(run)[1:] == [(10_000, "resolved")]
 
 
 def test_why_tells_what_holds_and_what_clears(watch: Watch) -> None:
@@ -90,9 +90,6 @@ def expected(values: list[tuple[int, float]], end_s: int) -> list[tuple[float, s
     cool: int | None = None
     firing = False
     for second in range(end_s + 1):
-        if firing and cool is not None and second - cool == 180:
-            found.append((second, "resolved"))
-            firing, cool = False, None
         if (value := at.get(second)) is None:
             continue
         hot = (second if hot is None else hot) if value > 8 else None
@@ -101,6 +98,9 @@ def expected(values: list[tuple[int, float]], end_s: int) -> list[tuple[float, s
             firing, cool = True, None
         elif firing:
             cool = (second if cool is None else cool) if value < 5 else None
+            if cool is not None and second - cool >= 180:
+                found.append((second, "resolved"))
+                firing, cool = False, None
     return found
 
 
@@ -118,3 +118,27 @@ def test_it_is_as_a_slow_one_says(watch: Watch, moves: list[tuple[int, float]]) 
     end_s = (values[-1][0] if values else 0) + 1000
     run.tick(end_s)
     assert shown(run) == expected(values, end_s)
+
+
+def test_what_nobody_saw_or_nobody_lived_does_not_count(watch: Watch) -> None:
+    """Two values too far apart, a host that slept, another process of that number: none has lasted."""
+    apart = watch(RULE)
+    for at_s in (0, 500, 560, 630):
+        apart.sample(at_s, "x", 9)
+    assert shown(apart) == [(630, "firing")]
+    slept = watch(RULE)
+    for at_s in (0, 60):
+        slept.metric(at_s, at_s, x=9)
+    slept.slept(61, 7201)
+    slept.metric(7202, 7202, x=9)
+    assert shown(slept) == []
+    slept.metric(7270, 7270, x=9)
+    assert shown(slept) == [(7270, "firing")]
+    memory = watch(RULE.replace('["x"]', '["process/trainer/rss_bytes"]'))
+    memory.process(0, state="running", rss_bytes=9)
+    memory.process(10)
+    memory.process(100, state="running", rss_bytes=9)
+    memory.process(180, state="running", rss_bytes=9)
+    assert shown(memory) == []
+    memory.process(220, state="running", rss_bytes=9)
+    assert shown(memory) == [(220, "firing")]

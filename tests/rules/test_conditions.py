@@ -41,6 +41,20 @@ def rule(text: str) -> Rule:
     return decode(text, "test.toml", RuleFile).rule[0]
 
 
+VALUES = """
+[[rule]]
+name = "values"
+failure_mode = "values"
+component = "host"
+summary = "{fraction:.0%} of {total}"
+on = { metric = { name = ["x"] } }
+escalate = [
+  { severity = "critical", above = 100.0, fraction = 0.5, over = "10m", at_least = 4 },
+  { severity = "warning", above = 10.0, fraction = 0.5, over = "10m", at_least = 4 },
+]
+"""
+
+
 def test_immediately(watch: Watch) -> None:
     """The first hit fires, further ones add evidence and nothing else."""
     run = watch(LOG + 'escalate = [{ severity = "critical", immediately = true }]')
@@ -116,13 +130,34 @@ def test_a_fraction_that_rises_again_does_not_clear(watch: Watch) -> None:
     assert run.alerts[-1] == (1500, "failing", "critical", "resolved")
 
 
-def test_a_fraction_with_too_small_a_sample_does_not_clear(watch: Watch) -> None:
-    """Once the window holds too few, nothing resolves, however little fails."""
+def test_a_fraction_clears_though_little_comes(watch: Watch) -> None:
+    """Fewer than it takes to fire are enough to resolve, if they are good; none are not."""
+    silent, thin = watch(SHARE), watch(SHARE)
+    for run in (silent, thin):
+        run.rollouts(0, bad=8)
+    silent.tick(50_000)
+    assert silent.alerts == [(0, "failing", "critical", "firing")]
+    for at_s in range(300, 1000, 100):
+        thin.rollouts(at_s, good=1)
+    thin.tick(1100)
+    assert thin.alerts[1:] == [(900, "failing", "critical", "resolved")]
+
+
+def test_a_share_of_one_window_does_not_clear_another(watch: Watch) -> None:
+    """Two windows of one rule look at different hits: it clears once both are low, and tells of the one that holds."""
+    run = watch(VALUES)
+    for i in range(80):
+        run.sample(45 * i, "x", 20)
+    assert [alert[0] for alert in run.alerts] == [135]
+    assert run.last_alert.summary == "100% of 4"
+
+
+def test_a_share_holds_once_there_are_enough(watch: Watch) -> None:
+    """Though the last of them is no hit."""
     run = watch(SHARE)
-    run.rollouts(0, bad=8)
-    run.rollouts(700, good=3)
-    run.tick(50_000)
-    assert run.alerts == [(0, "failing", "critical", "firing")]
+    run.rollouts(0, bad=7)
+    run.rollouts(1, good=1)
+    assert run.alerts == [(1, "failing", "critical", "firing")]
 
 
 def test_a_share_is_low_only_while_it_is_seen(watch: Watch) -> None:

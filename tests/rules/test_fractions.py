@@ -138,3 +138,69 @@ def test_it_is_as_a_slow_one_says(watch: Watch, moves: list[tuple[int, str, int]
         alive[pid] = state == "running"
         workers(run, now, state, pid)
     assert [at_s for at_s, *_ in run.alerts] == expected
+
+
+def test_whose_code_is_known_late_is_one_as_well(watch: Watch) -> None:
+    """A zombie of another user has no exit code yet; what goes with one counts then, and each process once."""
+    crashed = WORKERS.replace("not_exit_code = [0]", "exit_code = [-11]")
+    run = watch(crashed)
+    workers(run, 0, "running", 1, 2, 3, 4)
+    workers(run, 10, "zombie", 1, 2)
+    assert run.alerts == []
+    workers(run, 20, "exited", 1, 2, exit_code=-11)
+    assert [(alert[0], run.last_alert.summary) for alert in run.alerts] == [(20, "2 of 4")]
+
+
+def test_one_that_dies_is_one_hit(watch: Watch) -> None:
+    """So it is without a share: a zombie that goes in the end is no second death, the next one with its number is."""
+    twice = WORKERS.replace(
+        'fraction = 0.5, of = "processes", over = "10m", at_least = 4', 'persistent = 2, within = "1h"'
+    )
+    run = watch(twice)
+    workers(run, 0, "running", 1)
+    workers(run, 10, "zombie", 1)
+    workers(run, 20, "exited", 1, exit_code=-9)
+    assert run.alerts == []
+    workers(run, 30, "running", 1)
+    workers(run, 40, "exited", 1, exit_code=-9)
+    assert [alert[0] for alert in run.alerts] == [40]
+
+
+def test_the_others_are_of_the_same_subject(watch: Watch) -> None:
+    """Per role and without a component they are of that role, or of that component."""
+    per_role = WORKERS.replace('role = ["env_worker"], ', "").replace('per = ["node"]', 'per = ["role"]')
+    of_all = per_role.replace(', per = ["role"]', "")
+    for rules in (per_role, per_role.replace('component = "env"', ""), of_all.replace('component = "env"', "")):
+        run = watch(rules.replace("at_least = 4", "at_least = 2"))
+        workers(run, 0, "running", *range(1, 9), node="n1")
+        for pid in (11, 12):
+            run.process(0, "trainer", "running", pid=pid)
+        for pid in (11, 12):
+            run.process(10, "trainer", "exited", pid=pid, exit_code=1)
+        assert [alert[0] for alert in run.alerts] == [10], rules
+        assert run.last_alert.summary == "1 of 2"
+    whole = watch(of_all)
+    workers(whole, 0, "running", *range(1, 9), node="n1")
+    whole.process(10, "trainer", "exited", exit_code=1)
+    (subject,) = Explainer(State(whole.rows), whole.book).rule("workers")
+    assert [(one.hits, one.total) for one in subject.conditions] == [(1, 9)]
+
+
+def test_a_share_of_processes_goes_on_after_the_last_death(watch: Watch) -> None:
+    """With a bound of its own it clears as the deaths grow old; told to keep firing, so long after the last one."""
+    for clear, resolved in (('clear = { fraction = 0.2, for = "1m" }', 720), ('keep_firing_for = "20m"', 1210)):
+        run = watch(WORKERS.replace("[[rule]]", f"[[rule]]\n{clear}"))
+        workers(run, 0, "running", 1, 2, 3, 4)
+        workers(run, 10, "exited", 1, 2, exit_code=-9)
+        for at_s in range(60, 1500, 60):
+            workers(run, at_s, "running", 3, 4)
+        assert run.alerts[-1][3] == "resolved"
+        assert abs(run.alerts[-1][0] - resolved) <= 30
+
+
+def test_what_is_quoted_is_in_no_share(watch: Watch) -> None:
+    """Neither as a hit nor as one of the others."""
+    run = watch(REQUESTS, '[[known]]\nwhy = "quoted"\npattern = "quoted"\nquoted = true')
+    answered(run, 0, *["answered 500 quoted"] * 6, *["answered 500"] * 4)
+    assert run.alerts == [(0, "requests", "warning", "firing")]
+    assert run.last_alert.summary == "4 of 4: 100%"

@@ -70,6 +70,18 @@ escalate = [{ severity = "warning", immediately = true }]
 """
 
 
+BLIND = """
+[[rule]]
+name = "page"
+failure_mode = "page"
+component = "host"
+summary = "{source}"
+keep_firing_for = "10m"
+on = { blind = { failed = false } }
+escalate = [{ severity = "info", for = "5m" }]
+"""
+
+
 def test_an_absence_that_ended_goes_on_for_a_while(watch: Watch) -> None:
     """A rollout ends it five minutes later; without another one after that it is looked for anew."""
     run = watch(ABSENCE)
@@ -120,6 +132,60 @@ def test_parts_that_come_again_are_the_same_whole(watch: Watch) -> None:
     assert run.alerts == [(10, "both", "warning", "firing"), (760, "both", "warning", "resolved")]
 
 
+def test_what_begins_again_and_again_is_the_same(watch: Watch) -> None:
+    """One alert for what is too slow each time, and the next ones no more than five minutes later."""
+    run = watch(UNTIL)
+    for i in range(20):
+        run.log(100 * i, "saving")
+        run.log(100 * i + 70, "saved")
+        run.restart()
+    assert run.alerts == [(60, "save", "warning", "firing")]
+    run.tick(5000)
+    assert run.alerts[1:] == [(100 * 19 + 70 + 300, "save", "warning", "resolved")]
+
+
+def test_a_page_that_is_blind_for_good_is_told_again(watch: Watch) -> None:
+    """The time that it takes to be told goes beyond the end of the last alert: neither timer is lost."""
+    run = watch(BLIND)
+    for at_s, state in ((0, "blind"), (400, "seeing"), (900, "blind")):
+        run.source(at_s, state, "metrics:http://e")
+        run.restart()
+    run.tick(9000)
+    assert [(at_s, state) for at_s, _, _, state in run.alerts] == [
+        (300, "firing"),
+        (1000, "resolved"),
+        (1200, "firing"),
+    ]
+
+
+def test_what_is_not_seen_does_not_resolve(watch: Watch) -> None:
+    """What ended may hold again while nobody sees it."""
+    until, absence = watch(UNTIL), watch(ABSENCE)
+    until.log(0, "saving")
+    until.log(100, "saved")
+    absence.configured()
+    absence.rollouts(700, good=1)
+    for run in (until, absence):
+        run.source(200 if run is until else 800, "blind")
+        run.restart()
+        run.tick(5000)
+        assert [alert[3] for alert in run.alerts] == ["firing"]
+        run.source(5000, "seeing")
+    until.tick(5020)
+    assert [alert[3] for alert in until.alerts] == ["firing", "resolved"]
+
+
+def test_parts_that_hold_for_a_moment_each_do_not_add_up(watch: Watch) -> None:
+    """How long it lasts counts from when it began again."""
+    head, _, tail = TOGETHER.rpartition("immediately = true }")
+    run = watch(f'{head}immediately = true }}, {{ severity = "critical", for = "10m" }}{tail}')
+    run.log(0, "b")
+    for i in range(12):
+        run.log(120 * i, "a")
+        run.restart()
+    assert [alert[2] for alert in run.alerts] == ["warning"]
+
+
 def test_why_says_so(watch: Watch) -> None:
     """Whoever asks is told when it resolves."""
     run = watch(UNTIL)
@@ -146,21 +212,15 @@ def test_it_is_as_a_slow_one_says(watch: Watch, moves: list[tuple[int, bool]]) -
     expected: list[tuple[float, str]] = []
     for after, begins in [*moves, (10_000, False)]:
         for at_s in range(now + 1, now + after + 1):  # what is due at the time of an event comes before it
-            if begun is not None and not firing and at_s - begun == 60:
-                firing = True
-                expected.append((at_s, "firing"))
+            if begun is not None and at_s - begun == 60:
+                expected += [] if firing else [(at_s, "firing")]
+                firing, ends = True, None
             if ends == at_s:
                 firing, ends = False, None
                 expected.append((at_s, "resolved"))
         now += after
-        if begins:
-            if firing:
-                expected.append((now, "resolved"))
-            begun, ends, firing = now, None, False
-        elif firing and begun is not None:
-            begun, ends = None, now + 300
-        else:
-            begun = None
+        begun = now if begins else None
+        ends = (ends or now + 300) if firing else None
         run.log(now, "saving" if begins else "saved")
         run.restart()
     got = [(at_s, state) for at_s, _, _, state in run.alerts]

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 Watch = Callable[..., Any]
 
 WORDS = {"spike": 2.0, "drop": 0.5, "deviation": 4.0, "above": 5.0, "below": 1.0}
+SLOPE = {"slope": 20.0}
+AT_ONCE = ("persistent = 2, of_last = 2", "immediately = true")
 VALUES = st.one_of(
     st.sampled_from([0.0, 1.0, 1.0, 1.1, 0.9, 2.0, 2.5, 10.0, -3.0, math.nan]),
     st.floats(-5, 20, allow_nan=False).map(lambda value: round(value, 3)),
@@ -31,7 +33,7 @@ summary = "{{value}}"
 clear = {{ quiet = "9h" }}
 baseline = {{ {shown} }}
 on = {{ metric = {{ name = ["x"] }} }}
-escalate = [{{ severity = "warning", {word} = {WORDS[word]}, persistent = {hits}, of_last = {of_last} }}]
+escalate = [{{ severity = "warning", {word} = {(WORDS | SLOPE)[word]}, persistent = {hits}, of_last = {of_last} }}]
 """
 
 
@@ -77,7 +79,7 @@ def first_alert(values: list[float], word: str, baseline: dict[str, Any], hits: 
     word=st.sampled_from(sorted(WORDS)),
     baseline=st.fixed_dictionaries(
         {
-            "values": st.integers(3, 12),
+            "values": st.integers(8, 12),
             "frozen": st.booleans(),
             "skip": st.integers(0, 4),
             "warm_up": st.integers(2, 8),
@@ -97,3 +99,50 @@ def test_a_baseline_is_as_a_slow_one_says(
     expected = first_alert(values, word, baseline, hits, hits + more)
     fired = [at_s / 60 for at_s, _, _, state in run.alerts if state == "firing"][:1]
     assert fired == ([] if expected is None else [expected])
+
+
+def test_infinite_is_above_and_no_number(watch: Watch) -> None:
+    """It is beyond every bound, out of the ordinary, what `nan` looks for, and never usual."""
+    for word in ("above = 5.0", "nan = true", "spike = 2.0", "deviation = 4.0"):
+        run = watch(rule("above", {"values": 3, "warm_up": 2}, 2, 2).replace("above = 5.0", word).replace(*AT_ONCE))
+        for i, value in enumerate((1.0, 1.0, 1.0, math.inf, 1.0)):
+            run.metric(i, i, x=value)
+            run.restart()
+        assert [(at_s, state) for at_s, _, _, state in run.alerts] == [(3, "firing")], word
+        assert run.last_alert.summary == "inf"
+
+
+def test_a_trend_needs_time(watch: Watch) -> None:
+    """Late rows, which all have the time they came at, have none; a clock that was set back neither."""
+    run = watch(rule("slope", {"values": 3, "warm_up": 2}, 2, 2).replace(*AT_ONCE))
+    run.metric(0, 0, x=1.0)
+    run.tick(700)
+    for i in range(1, 20):
+        run.metric(100 + i, i, x=float(i))
+    assert run.alerts == []
+
+
+def test_a_trend_up_or_down(watch: Watch) -> None:
+    """Beyond so much an hour in the direction that the sign says; hits belong to it, and not to what is usual."""
+    for slope, step, fires in (
+        (30.0, 1, True),
+        (30.0, -1, False),
+        (-30.0, -1, True),
+        (-30.0, 1, False),
+        (90.0, 1, False),
+    ):
+        run = watch(rule("slope", {"values": 3, "warm_up": 2}, 2, 2).replace("slope = 20.0", f"slope = {slope}"))
+        for i in range(30):
+            run.metric(60 * i, i, x=float(i * step))
+            run.restart()
+        assert bool(run.alerts) is fires, (slope, step)
+
+
+def test_a_trend_leaves_alone_what_is_usual(watch: Watch) -> None:
+    """A rule may look at both."""
+    both = rule("spike", {"values": 10, "warm_up": 8, "frozen": True}, 12, 12)
+    both = both.replace("of_last = 12 }", 'of_last = 12 }, { severity = "critical", slope = 1e9, immediately = true }')
+    run = watch(both)
+    for i in range(40):
+        run.metric(60 * i, i, x=1.0 if i < 10 else 10.0)
+    assert [(at_s, state) for at_s, _, _, state in run.alerts] == [(60 * 21, "firing")]
