@@ -215,6 +215,8 @@ async def test_a_worker_that_was_dead_before_is_found(launch: Callable[[str], Pa
     async with watching(ProcessSource(run, "node-0", 0.2)) as watch:
         await watch.until(lambda: worker in watch.processes() and watch.processes()[worker].state == "zombie")
         assert watch.processes()[worker].role == "env_worker"
+        told = [event.pid for event in watch.events if isinstance(event, ProcessState)]
+        assert told.index(worker) == len(WHOLE) - 1, "of how many it is one is known before"
 
 
 async def test_without_pidfds_the_scan_notices_exits(
