@@ -125,7 +125,7 @@ def _has(  # noqa: PLR0913, PLR0917 - all that an escalation is about
 ) -> str:
     window = cell.hits[number] if cell and number < len(cell.hits) else None
     if escalation.persistent is not None:
-        return f"{hits} of {escalation.persistent} hits"
+        return f"{hits} of {escalation.persistent} hits" if hits < escalation.persistent else f"{hits} hits"
     if escalation.growing is not None and escalation.within is not None and window is not None:
         counts = window.spans(at, escalation.within, escalation.growing + 1)
         return f"{', '.join(map(str, counts))} hits, the newest span last"

@@ -166,7 +166,7 @@ class Explainer:
             rule=rule.name,
             failure_mode=rule.failure_mode,
             component=cell.component if cell else rule.component,
-            labels=cell.labels if cell else {},
+            labels=cell.labels if cell else {"series": series.name} if series else {},
             state="firing" if firing else "pending" if pending else "quiet",
             severity=cell.severity if cell else None,
             since=cell.fired if cell else None,
@@ -176,7 +176,7 @@ class Explainer:
             last_hit=cell.last_hit if cell else None,
             conditions=found,
             waits=[] if firing else self._waits(rule, cell, series, begun=begun),
-            clears=clears(rule),
+            clears=_ended(cell) if cell and cell.ends and cell.since is None else clears(rule),
             due=cell.due if cell else None,
             evidence=records.records if records else [],
         )
@@ -195,7 +195,8 @@ class Explainer:
         if rule.on.lasts and cell is not None and cell.due is not None:
             waits.append(f"fires at {cell.due:%Y-%m-%d %H:%M:%S} UTC unless it ends before")
         if series is not None:
-            waits += [words for words in (f"{series.seen} values have come", usual(rule, series)) if words]
+            come = "1 value has come" if series.seen == 1 else f"{series.seen} values have come"
+            waits += [words for words in (come, usual(rule, series)) if words]
         return waits if begun else [*waits, "nothing that it looks for has come, or not lately"]
 
     def _absence(self, rule: Rule, cell: Cell | None) -> list[str]:
@@ -240,6 +241,10 @@ class Explainer:
         if causes:
             return f"follows from {causes[0].mode} in {causes[0].component}, as a cascade says"
         return f"came within {Duration(CLOSE_IN_TIME.total_seconds())} of another alert"
+
+
+def _ended(cell: Cell) -> str:
+    return f"it has ended: at {cell.ends:%H:%M:%S} UTC, unless it holds again"
 
 
 def _rule_of(key: str) -> str:

@@ -106,6 +106,7 @@ class Records(BaseRow, kw_only=True, tag="evidence"):
 class Series(BaseRow, kw_only=True, tag="series"):
     """The past of one series, as one rule looks at it."""
 
+    name: str = ""
     values: list[float] = []
     trend: list[tuple[float, float]] = []
     """Times, in seconds since the epoch, and values, hits among them."""

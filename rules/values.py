@@ -100,7 +100,9 @@ class Values:
         key = f"series|{self._alerts.key(rule, fact)}"
         if not self._state.has_room(key):
             return
-        series = self._state.get(Series, key) or Series(recent=[0] * len(rule.escalate))
+        series = self._state.get(Series, key) or Series(
+            name=facts.clip(fact.labels.get("series", "")), recent=[0] * len(rule.escalate)
+        )
         if step is not None and series.step == step:
             return  # the console tells of a step before the metrics file does
         figure = _figure(rule, value, row, series, at)

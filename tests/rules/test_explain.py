@@ -182,7 +182,7 @@ def test_a_share_names_both_numbers(small: Any) -> None:
 def test_a_series_says_what_is_usual(small: Any) -> None:
     """Until enough values are known, that is what is waited for; then the usual one is named."""
     small.metric(1, 1, loss=1.0)
-    assert only(small, "loud").waits[:2] == ["1 values have come", "what is usual is not known yet: 1 of 3 values"]
+    assert only(small, "loud").waits[:2] == ["1 value has come", "what is usual is not known yet: 1 of 3 values"]
     for step in range(2, 6):
         small.metric(step, step, loss=1.0 + step / 100)
     small.metric(10, 6, loss=9.0)

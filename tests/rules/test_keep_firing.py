@@ -193,6 +193,9 @@ def test_why_says_so(watch: Watch) -> None:
     run.tick(100)
     (subject,) = Explainer(State(run.rows), run.book).rule("save")
     assert subject.clears == "when what began it is over, 5m later"
+    run.log(120, "saved")
+    (subject,) = Explainer(State(run.rows), run.book).rule("save")
+    assert (subject.state, subject.clears) == ("firing", "it has ended: at 12:07:00 UTC, unless it holds again")
 
 
 def test_two_words_for_it_are_refused() -> None:
