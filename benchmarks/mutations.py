@@ -70,7 +70,7 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
             escalate = [changed if i == j else other for j, other in enumerate(rule.escalate)]
             kind = "severity" if what.startswith("severity") else "threshold"
             yield Mutant(kind, f"escalate[{i}].{what}", msgspec.structs.replace(rule, escalate=escalate))
-    if not rule.silent:  # no incident has it
+    if not rule.silent and any(one.severity != "info" for one in rule.escalate):  # else nothing is ever proposed
         yield Mutant(
             "restart", f"restart = {not rule.restart}", msgspec.structs.replace(rule, restart=not rule.restart)
         )
