@@ -79,8 +79,6 @@ class Phases:
 
 def health_of(run: Run, firing: Sequence[Health]) -> Health:
     """Return what the run is, by its phase and by what each alert that fires makes of it."""
-    if run.phase == "finished":
-        return "Healthy"
     if run.phase == "failed":
         return "Down"
     if run.phase == "stopped":
