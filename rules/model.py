@@ -82,7 +82,7 @@ class MetricTrigger(Table, frozen=True, kw_only=True):
     over: str | None = None
     """Divided by this key of the same row."""
     where: list[Where] = []
-    """And these of the same row are so, or the value is no hit."""
+    """And these of the same row are so, or the value is neither a hit nor usual."""
     rate: bool = False
     """A counter: what it grows by in a minute."""
     labels: dict[str, Pattern] = {}

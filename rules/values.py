@@ -108,12 +108,20 @@ class Values:
         figure = _figure(rule, value, row, series, at)
         series.step = step
         if figure is not None:
-            baseline, fits = rule.baseline or _PLAIN, _fits(rule, row)
-            hits = [fits and is_hit(escalation, figure, series, baseline) for escalation in rule.escalate]
-            self._note_held(rule, hits, series, at, step)
+            self._judge(rule, figure, fact, at, series, step, fits=_fits(rule, row))
+        self._state.put(key, series)
+
+    def _judge(  # noqa: PLR0913, PLR0917 - all that is known of a value
+        self, rule: Rule, figure: float, fact: Fact, at: datetime, series: Series, step: int | None, *, fits: bool
+    ) -> None:
+        """Judge a value; one that is not looked at is no hit, and is not remembered either."""
+        hits = [fits and is_hit(one, figure, series, rule.baseline or _PLAIN) for one in rule.escalate]
+        self._note_held(rule, hits, series, at, step)
+        if fits:
             self._tell(rule, figure, fact, at, series, hits)
             _remember(rule, figure, at, series, hit=any(hits))
-        self._state.put(key, series)
+        else:
+            self._alerts.other(rule, fact, at)
 
     def _note_held(self, rule: Rule, hits: list[bool], series: Series, at: datetime, step: int | None) -> None:
         """Note since when all values are hits, where that matters; what was not seen for longer than that is not."""
