@@ -81,14 +81,13 @@ class Alerts:
         cell = self.cell(key, rule, fact)
         self._add_total(cell, fact, at)
         cell.last_other = at
-        held = conditions.severity_on_other(rule, cell, at)
-        if cell.severity is None and held is None:  # as most are, of which there may be very many
+        if cell.severity is None:  # as most are, of which there may be very many
             cell.due = cell.due or conditions.forgotten_at(rule, cell)
             self._state.put(key, cell)
             return
         conditions.note_share(rule, cell, at)
         conditions.note_value(rule, cell, at, good=good)
-        self.settle(key, rule, cell, at, held)
+        self.settle(key, rule, cell, at, None)
 
     def settle(self, key: str, rule: Rule, cell: Cell, at: datetime, held: Severity | None) -> None:
         """Fire or raise what holds, resolve what has cleared, and set the timer for what time alone will change."""

@@ -88,14 +88,6 @@ def severity_on_hit(rule: Rule, cell: Cell, at: datetime, counted: Sequence[bool
     return max(held, key=SEVERITIES.index, default=None)
 
 
-def severity_on_other(rule: Rule, cell: Cell, at: datetime) -> Severity | None:
-    """Return how severely the rule holds as what came, though no hit, makes its sample large enough."""
-    if not cell.count:
-        return None
-    enough = [e.fraction is not None and total(cell, i, at) == e.at_least for i, e in enumerate(rule.escalate)]
-    return severity_on_hit(rule, cell, at, enough) if any(enough) else None
-
-
 def _holds(escalation: Escalation, i: int, cell: Cell, at: datetime) -> bool:
     hits, of = cell.hits[i], total(cell, i, at)
     if escalation.immediately or escalation.of_last is not None or escalation.for_ is not None:
