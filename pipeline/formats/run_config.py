@@ -25,6 +25,9 @@ Files: TypeAlias = "Mapping[str, bytes]"
 
 _WHOLE = ("rl", "sft")
 _LARGEST = 2**53
+_LONGEST = 500
+_MOST = 500
+"""Characters and names that are read: who watches keeps what a run says of itself for as long as it runs."""
 _EXPORT = re.compile(rb"(?m)^\s*export (NUM_TRAIN_NODES|NUM_INFER_NODES|GPUS_PER_NODE)=[\"']?(\d{1,6})\b")
 _PORTS = {
     "router": ("inference", "server.port"),
@@ -104,7 +107,7 @@ def _at(config: object, path: str) -> object:
 
 
 def _text(*values: object) -> str | None:
-    return next((value for value in values if isinstance(value, str) and value), None)
+    return next((value[:_LONGEST] for value in values if isinstance(value, str) and value), None)
 
 
 def _count(*values: object) -> int | None:
@@ -126,7 +129,7 @@ def _name(configs: _Configs) -> str | None:
 
 
 def _env_names(sources: list[dict[str, Any]]) -> list[str]:
-    return [name for source in sources if (name := _env_name(source))]
+    return [name for source in sources[:_MOST] if (name := _env_name(source))]
 
 
 def _env_name(source: dict[str, Any]) -> str | None:
@@ -143,7 +146,8 @@ def _eval_interval(configs: _Configs, sources: list[dict[str, Any]]) -> int | No
 
 def _engine_urls(configs: _Configs) -> list[str]:
     admin = _at(configs.orchestrator, "model.client.admin_base_url")
-    bases = [base for base in (admin if isinstance(admin, list) else [admin]) if isinstance(base, str)]
+    given = admin[:_MOST] if isinstance(admin, list) else [admin]
+    bases = [base for base in given if isinstance(base, str) and len(base) <= _LONGEST]
     urls = [f"{base.rstrip('/').removesuffix('/v1')}/metrics" for base in bases if base.startswith(("http:", "https:"))]
     port = _count(_at(configs.inference, "backend_port"), _at(configs.inference, "server.port"))
     if not urls and port:

@@ -167,6 +167,16 @@ def test_pages_of_the_engines(client: dict[str, Any], inference: dict[str, Any],
     assert read(orchestrator={"model": {"client": client}}, inference=inference).engine_urls == urls
 
 
+def test_a_config_without_end_is_read_in_part() -> None:
+    """What is kept of it is bounded, whatever a run writes there."""
+    sources = [{"name": f"{number}{'x' * 10_000}"} for number in range(10_000)]
+    servers = [f"http://10.0.{number // 256}.{number % 256}:8000/v1" for number in range(10_000)]
+    client = {"admin_base_url": ["http://" + "x" * 10_000, *servers]}
+    found = read(orchestrator={"train": {"source": sources}, "model": {"name": "y" * 10_000, "client": client}})
+    assert (len(found.train_envs), len(found.train_envs[0]), len(found.model or "")) == (500, 500, 500)
+    assert len(found.engine_urls) == 499, "what is cut is no address"
+
+
 def test_old_configs() -> None:
     """An old run's TOML is read for what it says alike."""
     toml = b'max_steps = 30\nbatch_size = 64\nseq_len = 2048\n[[env]]\nid = "reverse-text"\n[model]\nname = "m"\n'
