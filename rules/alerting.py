@@ -110,6 +110,7 @@ class Alerts:
         elif cell.severity is None and conditions.forgotten_at(rule, cell) <= at:
             self.forget(key)
         elif blind:  # what is not seen does not resolve
+            cell.due = None if cell.severity is not None else conditions.forgotten_at(rule, cell)
             self._state.put(key, cell)
         else:
             conditions.note_share(rule, cell, at)
@@ -127,11 +128,22 @@ class Alerts:
         self.forget(key)
         self.incidents.resolved(cell.incident, key, at)
 
-    def take_back(self, since: datetime, at: datetime) -> None:
-        """Resolve what fired no earlier than *since*, as of no weight: it was part of what has become clear now."""
+    def take_back(self, modes: Sequence[str], since: datetime, at: datetime) -> None:
+        """
+        Resolve what fired no earlier than *since*, as of no weight: it was part of what has become clear now.
+
+        Not if anything of weight is of another failure mode: then it was a part of that.
+        """
+        lately: list[tuple[str, Cell, bool]] = []
         for key in sorted(self.firing.keys):
             cell = self._state.get(Cell, key)
-            if cell is not None and cell.fired is not None and cell.fired >= since:
+            rule = self._book.rules.get(cell.rule) if cell else None
+            if cell is not None and rule is not None and (cell.fired or at) >= since:
+                lately.append((key, cell, rule.failure_mode in modes))
+        if any(cell.severity == "critical" and not is_part for _, cell, is_part in lately):
+            return
+        for key, cell, is_part in lately:
+            if is_part:
                 cell.severity = "info"
                 self.incidents.belittle(cell.incident, key, at)
                 self.resolve(key, at)

@@ -48,7 +48,7 @@ def clearing(rule: Rule) -> Clear | None:
         return None
     if rule.keep_firing_for is not None:
         return Clear(quiet=rule.keep_firing_for)
-    if rule.on.kind == "process":
+    if rule.on.kind == "process" and not rule.has_fraction:
         return Clear(attempt=True)
     fractions = [e.fraction for e in rule.escalate if e.fraction is not None]
     return Clear(fraction=min(fractions) / 2, for_=Duration("10m")) if fractions else QUIET

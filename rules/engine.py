@@ -36,6 +36,7 @@ from pipeline.events import (
 from pipeline.times import EPOCH
 from rules import facts, sleeps
 from rules.alerting import Alerts
+from rules.edited import adapt
 from rules.lasting import Lasting
 from rules.phases import Phases, health_of
 from rules.processes import Processes
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from rules.facts import Fact
+    from rules.model import Rule
     from rules.rulebook import Rulebook
 
 
@@ -85,6 +87,7 @@ class Engine:
         self._state = State(rows)
         self._run = self._state.get(Run, "run") or Run()
         book.configure(self._run.config)
+        adapt(self._state, book)
         self._decisions: list[Decision] = []
         say = self._decisions.append
         self._alerts = Alerts(self._state, book, self._run, say)
@@ -111,7 +114,6 @@ class Engine:
     def apply(self, events: Iterable[Event]) -> Outcome:
         """Apply events in their order; return what they led to since the last call."""
         for event in events:
-            self._reports.before(event)
             if event.time > self.clock:
                 self._advance(event.time)
             if not isinstance(event, Tick | Mark):
@@ -156,20 +158,22 @@ class Engine:
 
     def _fall_due(self, key: str, cell: Cell) -> None:
         rule = self._book.rules.get(cell.rule)
-        kind = rule.on.kind if rule else ""
         blind = rule is not None and self._sources.blind(rule, cell)
-        if rule is not None and cell.ends is not None and cell.ends <= self.clock:
-            self._lasting.let_go(key, rule, cell, self.clock, blind=blind)
-            if blind or kind not in {"absence", "blind"}:  # which are looked for anew
-                return
-        if rule is not None and kind == "absence":
-            self._progress.overdue(rule, self.clock, blind=blind)
-        elif rule is not None and kind == "blind":
-            self._sources.lasting(rule, cell.labels.get("source", ""), self.clock)
-        elif rule is not None and rule.on.lasts:
-            self._lasting.overdue(key, rule, cell, self.clock, blind=blind)
-        else:
+        if rule is None or not rule.on.lasts:
             self._alerts.timer(key, cell, self.clock, blind=blind)
+            return
+        self._look(key, rule, cell, blind=blind)
+        if self._lasting.let_go(key, self.clock, blind=blind) and rule.on.kind in {"absence", "blind"}:
+            self._look(key, rule, cell, blind=blind)  # anew: it may be so again
+
+    def _look(self, key: str, rule: Rule, cell: Cell, *, blind: bool) -> None:
+        """See whether what lasts has lasted long enough."""
+        if rule.on.absence is not None:
+            self._progress.overdue(rule, self.clock, blind=blind)
+        elif rule.on.blind is not None:
+            self._sources.lasting(rule, cell.labels.get("source", ""), self.clock)
+        else:
+            self._lasting.overdue(key, rule, cell, self.clock, blind=blind)
 
     def _take(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case for each kind of event
         at = self.clock

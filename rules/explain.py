@@ -14,6 +14,7 @@ import msgspec
 from pipeline.alerts import Component, Evidence, Severity
 from rules.alerting import Alerts
 from rules.conditions_in_words import Condition, clears, condition, usual
+from rules.edited import adapt
 from rules.incidents import CLOSE_IN_TIME
 from rules.lasting import Lasting
 from rules.pattern import Duration
@@ -96,6 +97,7 @@ class Explainer:
         self._state, self._book = state, book.of_one_run()
         self._run = state.get(Run, "run") or Run()
         self._book.configure(self._run.config)
+        adapt(state, self._book)
         alerts = Alerts(state, book, self._run, lambda _: None)
         self._sources = Sources(state, book, alerts, Lasting(state, self._run, alerts))
 

@@ -79,21 +79,23 @@ class Lasting:
             self._alerts.describe(key, cell, fact)
         self._hold(key, rule, cell, at, held, due)
 
-    def let_go(self, key: str, rule: Rule, cell: Cell, at: datetime, *, blind: bool) -> None:
-        """Resolve what has ended and was kept firing for long enough, unless it may hold again unseen."""
+    def let_go(self, key: str, at: datetime, *, blind: bool) -> bool:
+        """Resolve what has ended and was kept firing for long enough, unless it may hold again unseen; tell whether."""
+        cell = self._state.get(Cell, key)
+        if cell is None or cell.ends is None or cell.ends > at:
+            return False
         if blind:
             cell.ends = cell.due = at + LOOK_AGAIN
             self._state.put(key, cell)
-            return
-        self.overdue(key, rule, cell, at, blind=False)
-        if cell.ends is None:  # it has lasted long enough again at this very moment
-            return
+            return False
         records = self._state.get(Records, f"evidence|{key}")
         self._alerts.resolve(key, at)
         if cell.since is not None and records is not None:  # it has begun again, and may fire again
             self._state.put(f"evidence|{key}", records)
             again = msgspec.structs.replace(cell, severity=None, fired=None, incident="", ends=None)
-            self.overdue(key, rule, again, at, blind=False)
+            again.due = again.since
+            self._state.put(key, again)
+        return True
 
     def _hold(  # noqa: PLR0913, PLR0917 - all that is known of it
         self, key: str, rule: Rule, cell: Cell, at: datetime, held: Severity | None, due: datetime | None

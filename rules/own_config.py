@@ -36,4 +36,7 @@ def _resolved(escalation: Escalation, config: RunConfigured) -> Escalation:
             given[name] = max(round(given[name]), _WHOLE[name])
         if name == "persistent" and escalation.of_last is not None:
             given[name] = min(given[name], escalation.of_last)
-    return msgspec.structs.replace(escalation, **given)
+    try:
+        return msgspec.structs.replace(escalation, **given)
+    except ValueError:  # what the config gives does not go with the rest of it
+        return escalation

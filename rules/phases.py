@@ -64,7 +64,7 @@ class Phases:
     def _enter(self, start: PhaseStart, at: datetime) -> None:
         run = self._run
         if start.takes_back is not None:
-            self._alerts.take_back(at - timedelta(seconds=start.takes_back), at)
+            self._alerts.take_back(start.takes_back.mode, at - timedelta(seconds=start.takes_back.within), at)
             run.health = worst_health(list(self._alerts.firing.healths()))
         # what asks a failing run to stop is part of the failure
         failing = start.name == "stopped" and "Down" in self._alerts.firing.healths()

@@ -54,11 +54,6 @@ class Reports:
         self.unknowns.begin()
         self._checkins.begin(at)
 
-    def before(self, event: Event) -> None:
-        """Look at an event before the timers that are due by then."""
-        if isinstance(event, Gap):
-            self._checkins.unwatched(event)
-
     def take(self, event: Event, at: datetime) -> None:
         """Take the figures that an event brings, or the wish of a person."""
         if isinstance(event, Metrics):
@@ -67,6 +62,8 @@ class Reports:
             self._figures.sample(event)
         elif isinstance(event, Asked):
             self._checkins.write(at)
+        elif isinstance(event, Gap):
+            self._checkins.unwatched(event)
 
     def fall_due(self, key: str, at: datetime) -> None:
         """Take a timer that is not one of an alert."""

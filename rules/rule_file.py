@@ -22,6 +22,14 @@ class Milestone(Table, frozen=True, kw_only=True):
     pattern: Pattern
 
 
+class TakesBack(Table, frozen=True, kw_only=True):
+    """Alerts that fired just before a phase and are part of it: lines of one second have no order."""
+
+    within: Duration
+    mode: list[Name]
+    """Failure modes that it brings about; where a grave one of another mode fired then as well, nothing is."""
+
+
 class PhaseStart(Table, frozen=True, kw_only=True):
     """A phase begins when all milestones of one of the lists have been passed in this attempt."""
 
@@ -30,8 +38,7 @@ class PhaseStart(Table, frozen=True, kw_only=True):
     from_: list[Phase] = msgspec.field(name="from")
     within: Duration | None = None
     """Only that soon after the phase it comes from began."""
-    takes_back: Duration | None = None
-    """Alerts that fired no longer before are part of it: lines of one second have no order."""
+    takes_back: TakesBack | None = None
     last_step: bool = False
     """Or when the last step of the run's config is done."""
     exited: list[list[Role]] = []

@@ -26,20 +26,13 @@ class _Text(str):
     __slots__ = ()
 
     def __format__(self, spec: str) -> str:
-        try:
-            return super().__format__(spec)
-        except ValueError:
-            return _number(self, spec)
-
-
-def _number(text: str, spec: str) -> str:
-    """Return a text as a number in the format asked for; as it is if it is none, or the format is no number's."""
-    for kind in (float, int):
-        try:
-            return format(kind(text), spec)
-        except (ValueError, OverflowError):
-            continue
-    return text
+        kinds = (float, int, str) if "." in spec else (str, float, int)  # of text a precision would cut it
+        for kind in kinds:
+            try:
+                return format(kind(str(self)), spec)
+            except (ValueError, OverflowError):
+                continue
+        return str(self)
 
 
 class _Figures(dict[str, object]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -103,8 +103,8 @@ class Values:
         series = self._state.get(Series, key) or Series(
             name=facts.clip(fact.labels.get("series", "")), recent=[0] * len(rule.escalate)
         )
-        if step is not None and series.step == step:
-            return  # the console tells of a step before the metrics file does
+        if step is not None and (series.step == step or not _is_whole(rule, row)):
+            return  # the console tells of a step before the metrics file does, and of less
         figure = _figure(rule, value, row, series, at)
         series.step = step
         if figure is not None:
@@ -120,8 +120,8 @@ class Values:
         if fits:
             self._tell(rule, figure, fact, at, series, hits)
             _remember(rule, figure, at, series, hit=any(hits))
-        else:
-            self._alerts.other(rule, fact, at)
+        elif not rule.has_fraction:
+            self._alerts.other(rule, fact, at, good=_is_good(rule, figure))
 
     def _note_held(self, rule: Rule, hits: list[bool], series: Series, at: datetime, step: int | None) -> None:
         """Note since when all values are hits, where that matters; what was not seen for longer than that is not."""
@@ -139,7 +139,7 @@ class Values:
     ) -> None:
         counted = [self._counts(rule.escalate[i], i, hit, series, at) for i, hit in enumerate(hits)]
         if not any(hits):
-            self._alerts.other(rule, fact, at, good=rule.clear is None or rule.clear.is_good(figure))
+            self._alerts.other(rule, fact, at, good=_is_good(rule, figure))
             return
         usual = f"{median(series.values):.4g}" if series.values else "unknown"
         labels = fact.labels | {"value": f"{figure:.4g}", "usual": usual}
@@ -210,7 +210,7 @@ def _apart(value: float, past: list[float]) -> float:
     """Return how many standard deviations *value* lies above the median of *past*; infinitely many if none varies."""
     middle = median(past)
     spread = SIGMA * median(abs(one - middle) for one in past)
-    spread = spread or MEAN_SIGMA * fmean(abs(one - middle) for one in past)  # most values are alike, not all
+    spread = spread or MEAN_SIGMA * sum(abs(one - middle) for one in past) / len(past)  # most are alike, not all
     if spread:
         return (value - middle) / spread
     return math.copysign(math.inf, value - middle) if value != middle else 0.0
@@ -234,6 +234,13 @@ def _figure(rule: Rule, value: float, row: Mapping[str, float], series: Series, 
     return (value - before[1]) / (at.timestamp() - before[0]) * 60
 
 
+def _is_whole(rule: Rule, row: Mapping[str, float]) -> bool:
+    """Tell whether a row of a step has all that the rule asks for."""
+    trigger = rule.on.metric
+    asked = [] if trigger is None else [one.name for one in trigger.where] + ([trigger.over] if trigger.over else [])
+    return all(name in row for name in asked)
+
+
 def _fits(rule: Rule, row: Mapping[str, float]) -> bool:
     """Tell whether the other numbers of the row are as the rule wants them."""
     where = rule.on.metric.where if rule.on.metric else ()
@@ -251,6 +258,10 @@ def _remember(rule: Rule, figure: float, at: datetime, series: Series, *, hit: b
     if not hit and not (baseline.frozen and len(series.values) >= baseline.values):
         push(series.values, figure)
         del series.values[: -baseline.values]
+
+
+def _is_good(rule: Rule, figure: float) -> bool:
+    return rule.clear is None or rule.clear.is_good(figure)
 
 
 def _recent(mask: int, last: int) -> int:

@@ -122,7 +122,7 @@ def test_too_few_processes_do_not_tell(watch: Watch) -> None:
 )
 def test_it_is_as_a_slow_one_says(watch: Watch, moves: list[tuple[int, str, int]]) -> None:
     """Whatever starts and ends: those that ended within ten minutes against them and all that run."""
-    run, now = watch(WORKERS), 0
+    run, now = watch(WORKERS.replace("[[rule]]", "[[rule]]\nclear = { attempt = true }")), 0
     alive: dict[int, bool] = {}
     ended: list[int] = []
     expected: list[int] = []

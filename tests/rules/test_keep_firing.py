@@ -228,3 +228,17 @@ def test_it_is_as_a_slow_one_says(watch: Watch, moves: list[tuple[int, bool]]) -
         run.restart()
     got = [(at_s, state) for at_s, _, _, state in run.alerts]
     assert got == expected
+
+
+def test_what_holds_again_at_the_very_end_is_the_same(watch: Watch) -> None:
+    """Of blindness and of absence as of what begins: no alert resolves and fires in one moment."""
+    blind = watch(BLIND.replace('for = "5m"', 'for = "1m"'))
+    for at_s, state in ((0, "blind"), (120, "seeing"), (660, "blind")):
+        blind.source(at_s, state, "metrics:http://e")
+    absence = watch(ABSENCE.replace('for = "10m"', 'for = "3m"'))
+    absence.configured()
+    for at_s in (0, 240, 360):
+        absence.rollouts(at_s, good=1)
+    for run in (blind, absence):
+        run.tick(5000)
+        assert [alert[3] for alert in run.alerts] == ["firing"]

@@ -142,3 +142,24 @@ def hits(run: Any) -> list[dict[str, Any]]:
     """Return what each condition of each subject needs, and the hits of it."""
     found = Explainer(State(run.rows), run.book).rule("full")
     return [{"needs": one.needs, "hits": one.hits} for subject in found for one in subject.conditions]
+
+
+def test_a_threshold_that_does_not_go_with_the_rest(watch: Watch) -> None:
+    """What the config gives is then not taken, now or at the next start."""
+    run = watch(
+        """
+[[rule]]
+name = "between"
+failure_mode = "between"
+component = "trainer"
+summary = "between"
+on = { metric = { name = ["x"] } }
+escalate = [
+  { severity = "info", above = 100.0, below = 40000.0, config = { above = { key = "seq_len" } }, immediately = true },
+]
+"""
+    )
+    run.configured(seq_len=65536)
+    run.restart()
+    run.metric(1, 1, x=200.0)
+    assert [alert[1] for alert in run.alerts] == ["between"]

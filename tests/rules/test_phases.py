@@ -261,7 +261,7 @@ pattern = "^asked to stop"
 name = "stopped"
 from = ["starting"]
 when = [["asked"]]
-takes_back = "2s"
+takes_back = { within = "2s", mode = ["died"] }
 
 [[rule]]
 name = "died"
@@ -293,4 +293,15 @@ def test_what_died_before_a_stop_failed(watch: Any) -> None:
     run.log(10, "asked to stop")
     (incident,) = run.summary.incidents
     assert (incident.severity, incident.proposes_restart, incident.closed) == ("critical", True, None)
+    assert run.healths[-1] == (10, "Down", "failed")
+
+
+def test_what_a_stop_does_not_bring_about_is_not_taken_back(watch: Any) -> None:
+    """Beside a failure of another kind, what died is a part of that."""
+    run = watch(STOPPED, STOPPED.partition("[[rule]]")[2].replace("died", "burst").join(("[[rule]]", "")))
+    run.log(9, "burst")
+    run.log(9.5, "died")
+    run.log(10, "asked to stop")
+    (incident,) = run.summary.incidents
+    assert (incident.severity, incident.closed) == ("critical", None)
     assert run.healths[-1] == (10, "Down", "failed")

@@ -188,3 +188,25 @@ def test_a_sink_that_does_not_deliver_is_reported(watch: Watch) -> None:
     run.tick(1000)
     receipt(run, 1100, "delivered")
     assert run.alerts == [(120, "mute", "warning", "firing"), (1100, "mute", "warning", "resolved")]
+
+
+def test_what_never_fired_is_forgotten_though_its_source_was_blind(watch: Any) -> None:
+    """Its timer is not lost: subjects that a run makes up do not stay for ever."""
+    run = watch(
+        """
+[[rule]]
+name = "twice"
+failure_mode = "twice"
+component = "trainer"
+summary = "twice"
+on = { log = { pattern = "^id (?P<id>.*)" }, per = ["id"] }
+escalate = [{ severity = "info", persistent = 3, within = "10m" }]
+"""
+    )
+    for at_s in (0, 1800):
+        for i in range(5):
+            run.log(at_s + i, f"id {i}")
+    run.source(2200, "blind")
+    run.source(6001, "seeing")
+    run.tick(100_000)
+    assert not [key for key in run.rows if key.startswith("cell|")]

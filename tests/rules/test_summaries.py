@@ -35,6 +35,8 @@ escalate = [{ severity = "info", immediately = true, above = 1.0 }]
         ("{big:.1f}", "inf"),
         ("{nothing:.1f}", "?"),
         ("{value:d}", "0.12345"),
+        ("{value:.2}", "0.12"),
+        ("{step:.3}", "7.0"),
         ("{count:q}", "{count:q}"),
         ("{", "{"),
     ],

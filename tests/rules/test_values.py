@@ -146,3 +146,50 @@ def test_a_trend_leaves_alone_what_is_usual(watch: Watch) -> None:
     for i in range(40):
         run.metric(60 * i, i, x=1.0 if i < 10 else 10.0)
     assert [(at_s, state) for at_s, _, _, state in run.alerts] == [(60 * 21, "firing")]
+
+
+def test_the_largest_numbers_there_are(watch: Watch) -> None:
+    """Their sum is more than a number can be: nothing fails."""
+    for word in ("deviation", "spike", "drop"):
+        run = watch(rule(word, {"values": 12, "warm_up": 2}, 2, 2))
+        for i, value in enumerate([1.7e308, 1.7e308, -1.7e308, *[0.0] * 8, 1.0, -1.7e308]):
+            run.metric(i, i, x=value)
+            run.restart()
+
+
+RATIO = """
+[[rule]]
+name = "ratio"
+failure_mode = "ratio"
+component = "trainer"
+summary = "{value}"
+clear = { below = 1.0, for = "5s" }
+on = { metric = { name = ["x"], over = "y", where = [{ name = "z", above = 3.0 }] } }
+escalate = [{ severity = "warning", above = 2.0, immediately = true }]
+"""
+
+
+def test_a_line_that_says_less_than_the_row_does_not_stand_for_it(watch: Watch) -> None:
+    """The console tells of a step before the metrics file does, and lacks what is divided by, or asked."""
+    run = watch(RATIO)
+    for step in range(3):
+        run.metric(2 * step, step, x=9.0)
+        run.metric(2 * step, step, x=9.0, y=3.0)
+        run.metric(2 * step + 1, step, x=9.0, y=3.0, z=5.0)
+    assert [(at_s, state) for at_s, _, _, state in run.alerts] == [(1, "firing")]
+
+
+def test_what_is_not_looked_at_clears_nothing_and_counts_nowhere(watch: Watch) -> None:
+    """A value whose row is not as asked is neither a good one nor one of all."""
+    run = watch(RATIO)
+    run.metric(0, 0, x=9.0, y=3.0, z=5.0)
+    for step in range(1, 20):
+        run.metric(step, step, x=9.0, y=3.0, z=1.0)
+    assert [alert[3] for alert in run.alerts] == ["firing"]
+    share = RATIO.replace("immediately = true", 'fraction = 0.5, over = "1h", at_least = 3').replace(
+        "below = 1.0", "fraction = 0.1"
+    )
+    run = watch(share)
+    for step in range(12):
+        run.metric(step, step, x=9.0, y=3.0, z=5.0 if step % 4 == 0 else 1.0)
+    assert [alert[0] for alert in run.alerts] == [8]
