@@ -110,9 +110,6 @@ def _clauses(file: RuleFile, book: Rulebook) -> Iterator[tuple[Path, str]]:
     lines = {line.name for line in book.checkin_lines}
     for i, clause in enumerate(file.checkin_clause):
         for j, compared in enumerate(clause.when):
-            above, below = compared.above, compared.below
-            if above is not None and below is not None and above >= below:
-                yield ("checkin_clause", i, "when", j), f"no figure is above {above:g} and below {below:g}"
             for key in ("line", "share_of"):
                 if (name := getattr(compared, key)) is not None:
                     yield from _unknown(("checkin_clause", i, "when", j, key), name, lines, "line of the check-in")

@@ -60,13 +60,14 @@ def share(rule: Rule, cell: Cell, at: datetime) -> tuple[int, int] | None:
 
     It is the window of the gravest escalation that holds; if none does, the first in which there are hits.
     """
-    found = [(i, (cell.hits[i] or Buckets(1.0)).total(at), of) for i, of in _totals(cell, at)]
-    ranked = sorted(found, key=lambda one: _weight(rule.escalate[one[0]], one[1], one[2]), reverse=True)
-    return ranked[0][1:] if ranked else None
+    ranked = [(_weight(rule.escalate[i], hits, of), -i, (hits, of)) for i, hits, of in _shares(cell, at)]
+    return max(ranked)[-1] if ranked else None
 
 
-def _totals(cell: Cell, at: datetime) -> list[tuple[int, int]]:
-    return [(i, of) for i in range(len(cell.hits)) if (of := total(cell, i, at)) is not None]
+def _shares(cell: Cell, at: datetime) -> list[tuple[int, int, int]]:
+    """Return hits and all of each window that measures a fraction, by its escalation."""
+    windows = [(i, hits, total(cell, i, at)) for i, hits in enumerate(cell.hits)]
+    return [(i, hits.total(at), of) for i, hits, of in windows if hits is not None and of is not None]
 
 
 def _weight(escalation: Escalation, hits: int, of: int) -> tuple[int, bool]:
@@ -117,8 +118,8 @@ def note_share(rule: Rule, cell: Cell, at: datetime) -> None:
     clear = clearing(rule) if cell.severity is not None else None
     if clear is None or clear.fraction is None:
         return
-    shares = [((cell.hits[i] or Buckets(1.0)).total(at), of) for i, of in _totals(cell, at)]
-    if not any(of for _, of in shares) or any(hits and hits >= clear.fraction * of for hits, of in shares):
+    shares = _shares(cell, at)
+    if not any(of for *_, of in shares) or any(hits and hits >= clear.fraction * of for _, hits, of in shares):
         cell.since = None
     elif cell.since is None:
         cell.since = at

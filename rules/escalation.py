@@ -7,13 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from pipeline.alerts import Severity
+from rules.bounds import is_within, refuse_empty
 from rules.pattern import Duration
 from rules.table import Table
-
-
-def is_within(value: float, above: float | None, below: float | None) -> bool:
-    """Tell whether *value* is within the bounds that are given; what is not a number is within none."""
-    return (above is None or value > above) and (below is None or value < below)
 
 
 class OwnPace(Table, frozen=True, kw_only=True):
@@ -125,9 +121,7 @@ class Escalation(Table, frozen=True, kw_only=True):
             if getattr(self, one) is not None and getattr(self, other) is None:
                 message = f'"{one}" needs {other}'
                 raise ValueError(message)
-        if self.above is not None and self.below is not None and self.above >= self.below:
-            message = f"no value is above {self.above:g} and below {self.below:g}"
-            raise ValueError(message)
+        refuse_empty(self.above, self.below)
         if self.slope == 0:
             message = '"slope" is above zero for what rises, below for what falls'
             raise ValueError(message)

@@ -8,7 +8,6 @@ from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
 
-from rules.escalation import is_within
 from rules.facts import clip
 from rules.pattern import Pattern
 from rules.rows import Figure, Line, Source
@@ -188,7 +187,7 @@ def _holds(compared: Compared, known: dict[str, float]) -> bool:
     value = known.get(compared.line)
     if value is not None and compared.share_of is not None:
         value = _divided(value, known.get(compared.share_of, 0.0))
-    return value is not None and is_within(value, compared.above, compared.below)
+    return compared.has(value)
 
 
 def _divided(value: float, whole: float) -> float | None:

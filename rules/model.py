@@ -8,6 +8,7 @@ import msgspec
 
 from pipeline.alerts import Component, Health, Phase
 from pipeline.events import Level, Role
+from rules.bounds import Bounds
 from rules.escalation import Baseline, Clear, Escalation
 from rules.pattern import Duration, Pattern
 from rules.table import Name, Table
@@ -54,18 +55,10 @@ class RolloutTrigger(Table, frozen=True, kw_only=True):
             raise ValueError(message)
 
 
-class Where(Table, frozen=True, kw_only=True):
+class Where(Bounds, frozen=True, kw_only=True):
     """Another number of the same row within bounds; one that is not there is in none."""
 
     name: str
-    above: float | None = None
-    below: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse one without bounds, within which every number is."""
-        if self.above is None and self.below is None:
-            message = "give above, below, or both"
-            raise ValueError(message)
 
 
 class MetricTrigger(Table, frozen=True, kw_only=True):

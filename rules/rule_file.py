@@ -9,6 +9,7 @@ import msgspec
 
 from pipeline.alerts import Component, Phase, Severity
 from pipeline.events import Level, Role
+from rules.bounds import Bounds
 from rules.model import Rule
 from rules.pattern import Duration, Pattern
 from rules.table import Name, Table
@@ -146,20 +147,12 @@ class CheckInLine(Table, frozen=True, kw_only=True):
             raise ValueError(message)
 
 
-class Compared(Table, frozen=True, kw_only=True):
+class Compared(Bounds, frozen=True, kw_only=True):
     """The figure of a check-in's line within bounds; one that is not known is in none."""
 
     line: Name
     share_of: Name | None = None
     """Divided by the figure of this line."""
-    above: float | None = None
-    below: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse one without bounds, within which every figure is."""
-        if self.above is None and self.below is None:
-            message = "give above, below, or both"
-            raise ValueError(message)
 
 
 class CheckInClause(Table, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rules import facts
-from rules.escalation import Baseline, is_within
+from rules.bounds import is_within
+from rules.escalation import Baseline
 from rules.rows import Series, push
 from rules.sleeps import awake_from
 from rules.triggers import matches_labels
@@ -244,7 +245,7 @@ def _is_whole(rule: Rule, row: Mapping[str, float]) -> bool:
 def _fits(rule: Rule, row: Mapping[str, float]) -> bool:
     """Tell whether the other numbers of the row are as the rule wants them."""
     where = rule.on.metric.where if rule.on.metric else ()
-    return all(is_within(row.get(one.name, math.nan), one.above, one.below) for one in where)
+    return all(one.has(row.get(one.name)) for one in where)
 
 
 def _remember(rule: Rule, figure: float, at: datetime, series: Series, *, hit: bool) -> None:

@@ -55,6 +55,19 @@ escalate = [{{ {escalate} }}]
         (rule('metric = { name = ["x"], over = "y", rate = true }'), 6, "give rate or over, not both"),
         (rule('metric = { name = ["x"], over = "y", labels = { a = "b" } }'), 6, "labels are of Prometheus pages"),
         (rule('metric = { name = ["x"], where = [{ name = "y" }] }'), 6, "give above, below, or both"),
+        (
+            rule('metric = { name = ["x"], where = [{ name = "y", above = 2.0, below = 1.0 }] }'),
+            6,
+            "no value is above 2 and below 1",
+        ),
+        (
+            rule(
+                more='[[checkin_clause]]\nname = "c"\nsection = "Progress"\ntext = "t"\n'
+                'when = [{ line = "x", above = 1.0, below = 1.0 }]'
+            ),
+            12,
+            "no value is above 1 and below 1",
+        ),
         (rule("metric = { name = [] }"), 6, "0 entries are not a list"),
         (rule('metric = { name = ["x"], labels = { a = "(" } }'), 6, "is not a pattern"),
         (rule('rollout = { ok = true, error = "x" }', NOW), 6, "a rollout that is ok has no error"),
